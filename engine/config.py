@@ -1,0 +1,93 @@
+"""The worker's configuration: read from the environment once, frozen, each field with unit and default."""
+
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from engine.errors import ConfigError
+
+_BYTES = re.compile(r"^\s*(\d+(?:\.\d+)?)\s*(B|KiB|MiB|GiB|TiB)?\s*$")
+_UNIT = {"B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineConfig:
+    """All settings of one worker; both processes read the same environment."""
+
+    model: str = "smollm2-135m-instruct"  # ENGINE_MODEL: the default model, a folder, a .gguf file or a hub id
+    model_name: str = ""  # ENGINE_MODEL_NAME: public name; empty: derived from `model`
+    dtype: str = "auto"  # ENGINE_DTYPE: auto, float32, bfloat16
+    device: str = "auto"  # ENGINE_DEVICE: auto, cpu, cuda
+    backend: str = "auto"  # ENGINE_BACKEND: auto, reference, cpu
+    kv_bytes: int = 1 << 30  # ENGINE_KV_BYTES: device pool, bytes
+    block_size: int = 16  # ENGINE_BLOCK_SIZE: token slots of a block
+    max_batched_tokens: int = 512  # ENGINE_MAX_BATCHED_TOKENS: tokens of one step
+    max_running: int = 256  # ENGINE_MAX_RUNNING: sequences that hold blocks at once, all tenants
+    max_context: int = 0  # ENGINE_MAX_CONTEXT: tokens; 0: the model's own
+    threads: int = 0  # ENGINE_THREADS: compute threads; 0: from the affinity mask
+    poison: bool = False  # ENGINE_POISON: fill fresh and freed pages with NaN
+    address: str = "127.0.0.1:7070"  # ENGINE_ADDRESS: host:port or unix:/path to listen on
+    announce_address: str = ""  # ENGINE_ANNOUNCE_ADDRESS: what others dial; empty: `address`
+    announce_url: str = ""  # ENGINE_ANNOUNCE_URL: control plane to announce to; empty: none
+    token: str = ""  # ENGINE_TOKEN: bearer token of every call, required
+    worker_id: str = "worker-0"  # ENGINE_WORKER_ID: stable name of this worker
+    state_dir: Path = Path("var/engine")  # ENGINE_STATE_DIR: journal, counters, last policy, ipc socket
+    tls_cert: str = ""  # ENGINE_TLS_CERT, ENGINE_TLS_KEY: PEM files; empty: plain text (one machine only)
+    tls_key: str = ""
+
+    @classmethod
+    def from_env(cls, env: Mapping[str, str] | None = None) -> "EngineConfig":
+        """Read and check the environment.
+
+        Raises:
+            ConfigError: names the variable, its value and what it takes.
+        """
+        source = os.environ if env is None else env
+        values: dict[str, object] = {}
+        for name, default in ((f, getattr(cls(), f)) for f in cls.__dataclass_fields__):
+            variable = f"ENGINE_{name.upper()}"
+            raw = source.get(variable, "").strip()
+            if raw:
+                values[name] = _parse(variable, raw, default)
+        config = cls(**values)  # type: ignore[arg-type]  # each value was parsed to its default's type
+        config._check()
+        return config
+
+    def _check(self) -> None:
+        choices = {
+            "dtype": ("auto", "float32", "bfloat16"),
+            "device": ("auto", "cpu", "cuda"),
+            "backend": ("auto", "reference", "cpu"),
+        }
+        for name, allowed in choices.items():
+            if getattr(self, name) not in allowed:
+                raise ConfigError(f"ENGINE_{name.upper()}={getattr(self, name)!r}: choose one of {', '.join(allowed)}")
+        for name in ("kv_bytes", "block_size", "max_batched_tokens", "max_running"):
+            if getattr(self, name) < 1:
+                raise ConfigError(f"ENGINE_{name.upper()} must be at least 1")
+        if bool(self.tls_cert) != bool(self.tls_key):
+            raise ConfigError("ENGINE_TLS_CERT and ENGINE_TLS_KEY go together: set both or neither")
+
+
+def parse_bytes(text: str) -> int:
+    """Return the bytes in `536870912` or `512MiB`. Raises ValueError with the accepted forms."""
+    match = _BYTES.match(text)
+    if match is None:
+        raise ValueError("write a plain number of bytes or one with B, KiB, MiB, GiB or TiB, such as 512MiB")
+    return int(float(match[1]) * _UNIT[match[2] or "B"])
+
+
+def _parse(variable: str, raw: str, default: object) -> object:
+    try:
+        if isinstance(default, bool):
+            return {"1": True, "true": True, "yes": True, "0": False, "false": False, "no": False}[raw.lower()]
+        if variable == "ENGINE_KV_BYTES":
+            return parse_bytes(raw)
+        if isinstance(default, int):
+            return int(raw)
+        return Path(raw) if isinstance(default, Path) else raw
+    except (ValueError, KeyError) as error:
+        hint = str(error) if variable == "ENGINE_KV_BYTES" else f"expected {type(default).__name__}"
+        raise ConfigError(f"{variable}={raw!r}: {hint}") from error

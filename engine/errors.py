@@ -1,0 +1,30 @@
+"""Errors of the engine.
+
+    EngineError
+    ├── ConfigError      a setting is wrong; the message names it and the fix
+    ├── ModelError       a model cannot be found, read or run
+    ├── ProtocolError    a peer sent what the protocol forbids
+    └── CoreError        the core process failed; its requests have ended
+
+Expected shortage (no block, a full queue) is a result, never one of these.
+"""
+
+
+class EngineError(Exception):
+    """Base of all errors of the engine."""
+
+
+class ConfigError(EngineError):
+    """A setting is wrong."""
+
+
+class ModelError(EngineError):
+    """A model cannot be found, read or run."""
+
+
+class ProtocolError(EngineError):
+    """A peer sent what the protocol forbids."""
+
+
+class CoreError(EngineError):
+    """The core process failed."""

@@ -1,0 +1,154 @@
+"""Frames between front and core: msgpack over one pyzmq PAIR socket, one frame a message.
+
+    front -> core   SubmitFrame CancelFrame PolicyFrame DrainFrame StopFrame
+    core -> front   ReadyFrame StepFrame AppliedFrame StatsFrame
+
+The core sends one StepFrame per step that changed anything, whatever the number of sequences in it.
+"""
+
+import msgspec
+
+
+class SubmitFrame(msgspec.Struct, tag="submit", frozen=True, kw_only=True):
+    """A new request. `handle` is the front's own number for it, never reused."""
+
+    handle: int
+    request_id: str
+    tenant: str
+    namespace: bytes
+    session: str
+    priority: str
+    deadline: float  # unix seconds; 0: none
+    policy_version: int
+    prompt: list[int]
+    max_tokens: int
+    temperature: float
+    top_p: float
+    top_k: int
+    seed: int | None
+    stop_token_ids: list[int]
+    ignore_eos: bool
+
+
+class CancelFrame(msgspec.Struct, tag="cancel", frozen=True):
+    """End these requests within one step and free their blocks; unknown handles are ignored.
+
+    `reason` is `cancelled` when the client left, `stop` when the front found a stop string.
+    """
+
+    handles: list[int]
+    reason: str = "cancelled"
+
+
+class PolicyTenant(msgspec.Struct, frozen=True, kw_only=True):
+    """One tenant's grant, as `engine.policy.TenantPolicy`."""
+
+    tenant: str
+    weight: float
+    kv_soft_bytes: int
+    kv_hard_bytes: int
+    max_running: int
+    max_queued: int
+    max_context_tokens: int
+    max_output_tokens: int
+    priority: str
+
+
+class PolicyFrame(msgspec.Struct, tag="policy", frozen=True, kw_only=True):
+    """As `engine.policy.PolicyUpdate`."""
+
+    version: int
+    epoch: int
+    snapshot: bool
+    tenants: list[PolicyTenant]
+    removed: list[str]
+
+
+class DrainFrame(msgspec.Struct, tag="drain", frozen=True):
+    """Take nothing new (or take again); what runs goes on."""
+
+    draining: bool
+
+
+class StopFrame(msgspec.Struct, tag="stop", frozen=True):
+    """Exit cleanly."""
+
+
+class ReadyFrame(msgspec.Struct, tag="ready", frozen=True, kw_only=True):
+    """The model is loaded and the pool allocated."""
+
+    num_blocks: int
+    block_size: int
+    block_bytes: int
+    dtype: str
+    device: str
+    kernel_backend: str
+    pid: int
+
+
+class Output(msgspec.Struct, frozen=True, kw_only=True, array_like=True, omit_defaults=True):
+    """What a step did for one request."""
+
+    handle: int
+    admitted_max_tokens: int = 0  # > 0 once: the request has been admitted and may generate this many
+    token_ids: list[int] = []
+    finish_reason: str = ""  # a FinishReason ends the request
+    refusal_code: str = ""  # a RefusalCode ends the request; message and field explain
+    message: str = ""
+    field: str = ""
+    cached_tokens: int = 0  # with admission: prompt tokens that needed no prefill
+    queue_seconds: float = 0.0  # with the first scheduled step
+    kv_byte_seconds: float = 0.0  # device KV held so far: byte·seconds, cumulative, with every output
+    num_preemptions: int = 0  # cumulative
+
+
+class StepFrame(msgspec.Struct, tag="step", frozen=True, kw_only=True):
+    """Outputs of one step."""
+
+    step: int
+    outputs: list[Output]
+
+
+class AppliedFrame(msgspec.Struct, tag="applied", frozen=True, kw_only=True):
+    """The policy is in force from step `step` on. `at` is unix seconds."""
+
+    version: int
+    epoch: int
+    at: float
+    step: int
+
+
+class TenantUse(msgspec.Struct, frozen=True, kw_only=True):
+    """One tenant's account now; `kv_peak_bytes` is the highest at any step since the last StatsFrame."""
+
+    tenant: str
+    kv_bytes: int
+    kv_peak_bytes: int
+    running: int
+    queued: int
+    output_tokens: int  # since the core started
+
+
+class StatsFrame(msgspec.Struct, tag="stats", frozen=True, kw_only=True):
+    """The core's counters, at 4 Hz while it lives, also when idle."""
+
+    at: float
+    step: int
+    blocks_total: int
+    blocks_free: int
+    blocks_open: int
+    blocks_sealed: int
+    running: int
+    queued: int
+    prompt_tokens: int  # computed since the core started
+    output_tokens: int
+    num_preemptions: int
+    tenants: list[TenantUse]
+
+
+ToCore = SubmitFrame | CancelFrame | PolicyFrame | DrainFrame | StopFrame
+ToFront = ReadyFrame | StepFrame | AppliedFrame | StatsFrame
+
+encode = msgspec.msgpack.Encoder().encode
+decode_to_core = msgspec.msgpack.Decoder(ToCore).decode
+decode_to_front = msgspec.msgpack.Decoder(ToFront).decode

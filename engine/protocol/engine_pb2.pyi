@@ -1,0 +1,413 @@
+from google.protobuf.internal import containers as _containers
+from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from typing import ClassVar as _ClassVar, Iterable as _Iterable, Mapping as _Mapping, Optional as _Optional, Union as _Union
+
+DESCRIPTOR: _descriptor.FileDescriptor
+
+class Priority(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    PRIORITY_STANDARD: _ClassVar[Priority]
+    PRIORITY_INTERACTIVE: _ClassVar[Priority]
+    PRIORITY_BATCH: _ClassVar[Priority]
+
+class FinishReason(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    FINISH_REASON_UNSPECIFIED: _ClassVar[FinishReason]
+    FINISH_REASON_STOP: _ClassVar[FinishReason]
+    FINISH_REASON_LENGTH: _ClassVar[FinishReason]
+    FINISH_REASON_CANCELLED: _ClassVar[FinishReason]
+    FINISH_REASON_ERROR: _ClassVar[FinishReason]
+
+class RefusalCode(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    REFUSAL_CODE_UNSPECIFIED: _ClassVar[RefusalCode]
+    REFUSAL_CODE_INVALID: _ClassVar[RefusalCode]
+    REFUSAL_CODE_CONTEXT_TOO_LONG: _ClassVar[RefusalCode]
+    REFUSAL_CODE_KV_LIMIT: _ClassVar[RefusalCode]
+    REFUSAL_CODE_QUEUE_FULL: _ClassVar[RefusalCode]
+    REFUSAL_CODE_NO_POLICY: _ClassVar[RefusalCode]
+    REFUSAL_CODE_DRAINING: _ClassVar[RefusalCode]
+    REFUSAL_CODE_UNAVAILABLE: _ClassVar[RefusalCode]
+PRIORITY_STANDARD: Priority
+PRIORITY_INTERACTIVE: Priority
+PRIORITY_BATCH: Priority
+FINISH_REASON_UNSPECIFIED: FinishReason
+FINISH_REASON_STOP: FinishReason
+FINISH_REASON_LENGTH: FinishReason
+FINISH_REASON_CANCELLED: FinishReason
+FINISH_REASON_ERROR: FinishReason
+REFUSAL_CODE_UNSPECIFIED: RefusalCode
+REFUSAL_CODE_INVALID: RefusalCode
+REFUSAL_CODE_CONTEXT_TOO_LONG: RefusalCode
+REFUSAL_CODE_KV_LIMIT: RefusalCode
+REFUSAL_CODE_QUEUE_FULL: RefusalCode
+REFUSAL_CODE_NO_POLICY: RefusalCode
+REFUSAL_CODE_DRAINING: RefusalCode
+REFUSAL_CODE_UNAVAILABLE: RefusalCode
+
+class DescribeRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class ModelCard(_message.Message):
+    __slots__ = ("worker_id", "model", "digest", "tokenizer_json", "chat_template", "special_tokens", "eos_token_ids", "vocab_size", "max_context_tokens", "block_size", "block_bytes", "num_blocks", "dtype", "device", "kernel_backend", "engine_version")
+    class SpecialTokensEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: str
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
+    WORKER_ID_FIELD_NUMBER: _ClassVar[int]
+    MODEL_FIELD_NUMBER: _ClassVar[int]
+    DIGEST_FIELD_NUMBER: _ClassVar[int]
+    TOKENIZER_JSON_FIELD_NUMBER: _ClassVar[int]
+    CHAT_TEMPLATE_FIELD_NUMBER: _ClassVar[int]
+    SPECIAL_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    EOS_TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
+    VOCAB_SIZE_FIELD_NUMBER: _ClassVar[int]
+    MAX_CONTEXT_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    BLOCK_SIZE_FIELD_NUMBER: _ClassVar[int]
+    BLOCK_BYTES_FIELD_NUMBER: _ClassVar[int]
+    NUM_BLOCKS_FIELD_NUMBER: _ClassVar[int]
+    DTYPE_FIELD_NUMBER: _ClassVar[int]
+    DEVICE_FIELD_NUMBER: _ClassVar[int]
+    KERNEL_BACKEND_FIELD_NUMBER: _ClassVar[int]
+    ENGINE_VERSION_FIELD_NUMBER: _ClassVar[int]
+    worker_id: str
+    model: str
+    digest: str
+    tokenizer_json: bytes
+    chat_template: str
+    special_tokens: _containers.ScalarMap[str, str]
+    eos_token_ids: _containers.RepeatedScalarFieldContainer[int]
+    vocab_size: int
+    max_context_tokens: int
+    block_size: int
+    block_bytes: int
+    num_blocks: int
+    dtype: str
+    device: str
+    kernel_backend: str
+    engine_version: str
+    def __init__(self, worker_id: _Optional[str] = ..., model: _Optional[str] = ..., digest: _Optional[str] = ..., tokenizer_json: _Optional[bytes] = ..., chat_template: _Optional[str] = ..., special_tokens: _Optional[_Mapping[str, str]] = ..., eos_token_ids: _Optional[_Iterable[int]] = ..., vocab_size: _Optional[int] = ..., max_context_tokens: _Optional[int] = ..., block_size: _Optional[int] = ..., block_bytes: _Optional[int] = ..., num_blocks: _Optional[int] = ..., dtype: _Optional[str] = ..., device: _Optional[str] = ..., kernel_backend: _Optional[str] = ..., engine_version: _Optional[str] = ...) -> None: ...
+
+class Command(_message.Message):
+    __slots__ = ("submit", "cancel")
+    SUBMIT_FIELD_NUMBER: _ClassVar[int]
+    CANCEL_FIELD_NUMBER: _ClassVar[int]
+    submit: Submit
+    cancel: Cancel
+    def __init__(self, submit: _Optional[_Union[Submit, _Mapping]] = ..., cancel: _Optional[_Union[Cancel, _Mapping]] = ...) -> None: ...
+
+class Submit(_message.Message):
+    __slots__ = ("stream", "request_id", "tenant", "project", "key", "namespace", "session", "priority", "deadline", "token_ids", "sampling", "policy_version")
+    STREAM_FIELD_NUMBER: _ClassVar[int]
+    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    TENANT_FIELD_NUMBER: _ClassVar[int]
+    PROJECT_FIELD_NUMBER: _ClassVar[int]
+    KEY_FIELD_NUMBER: _ClassVar[int]
+    NAMESPACE_FIELD_NUMBER: _ClassVar[int]
+    SESSION_FIELD_NUMBER: _ClassVar[int]
+    PRIORITY_FIELD_NUMBER: _ClassVar[int]
+    DEADLINE_FIELD_NUMBER: _ClassVar[int]
+    TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
+    SAMPLING_FIELD_NUMBER: _ClassVar[int]
+    POLICY_VERSION_FIELD_NUMBER: _ClassVar[int]
+    stream: int
+    request_id: str
+    tenant: str
+    project: str
+    key: str
+    namespace: bytes
+    session: str
+    priority: Priority
+    deadline: float
+    token_ids: _containers.RepeatedScalarFieldContainer[int]
+    sampling: Sampling
+    policy_version: int
+    def __init__(self, stream: _Optional[int] = ..., request_id: _Optional[str] = ..., tenant: _Optional[str] = ..., project: _Optional[str] = ..., key: _Optional[str] = ..., namespace: _Optional[bytes] = ..., session: _Optional[str] = ..., priority: _Optional[_Union[Priority, str]] = ..., deadline: _Optional[float] = ..., token_ids: _Optional[_Iterable[int]] = ..., sampling: _Optional[_Union[Sampling, _Mapping]] = ..., policy_version: _Optional[int] = ...) -> None: ...
+
+class Sampling(_message.Message):
+    __slots__ = ("max_tokens", "temperature", "top_p", "top_k", "seed", "stop", "stop_token_ids", "ignore_eos")
+    MAX_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    TEMPERATURE_FIELD_NUMBER: _ClassVar[int]
+    TOP_P_FIELD_NUMBER: _ClassVar[int]
+    TOP_K_FIELD_NUMBER: _ClassVar[int]
+    SEED_FIELD_NUMBER: _ClassVar[int]
+    STOP_FIELD_NUMBER: _ClassVar[int]
+    STOP_TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
+    IGNORE_EOS_FIELD_NUMBER: _ClassVar[int]
+    max_tokens: int
+    temperature: float
+    top_p: float
+    top_k: int
+    seed: int
+    stop: _containers.RepeatedScalarFieldContainer[str]
+    stop_token_ids: _containers.RepeatedScalarFieldContainer[int]
+    ignore_eos: bool
+    def __init__(self, max_tokens: _Optional[int] = ..., temperature: _Optional[float] = ..., top_p: _Optional[float] = ..., top_k: _Optional[int] = ..., seed: _Optional[int] = ..., stop: _Optional[_Iterable[str]] = ..., stop_token_ids: _Optional[_Iterable[int]] = ..., ignore_eos: bool = ...) -> None: ...
+
+class Cancel(_message.Message):
+    __slots__ = ("stream",)
+    STREAM_FIELD_NUMBER: _ClassVar[int]
+    stream: int
+    def __init__(self, stream: _Optional[int] = ...) -> None: ...
+
+class StepEvents(_message.Message):
+    __slots__ = ("events",)
+    EVENTS_FIELD_NUMBER: _ClassVar[int]
+    events: _containers.RepeatedCompositeFieldContainer[Event]
+    def __init__(self, events: _Optional[_Iterable[_Union[Event, _Mapping]]] = ...) -> None: ...
+
+class Event(_message.Message):
+    __slots__ = ("stream", "admitted", "delta", "finished", "refused")
+    STREAM_FIELD_NUMBER: _ClassVar[int]
+    ADMITTED_FIELD_NUMBER: _ClassVar[int]
+    DELTA_FIELD_NUMBER: _ClassVar[int]
+    FINISHED_FIELD_NUMBER: _ClassVar[int]
+    REFUSED_FIELD_NUMBER: _ClassVar[int]
+    stream: int
+    admitted: Admitted
+    delta: Delta
+    finished: Finished
+    refused: Refused
+    def __init__(self, stream: _Optional[int] = ..., admitted: _Optional[_Union[Admitted, _Mapping]] = ..., delta: _Optional[_Union[Delta, _Mapping]] = ..., finished: _Optional[_Union[Finished, _Mapping]] = ..., refused: _Optional[_Union[Refused, _Mapping]] = ...) -> None: ...
+
+class Admitted(_message.Message):
+    __slots__ = ("max_tokens",)
+    MAX_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    max_tokens: int
+    def __init__(self, max_tokens: _Optional[int] = ...) -> None: ...
+
+class Delta(_message.Message):
+    __slots__ = ("token_ids", "text")
+    TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
+    TEXT_FIELD_NUMBER: _ClassVar[int]
+    token_ids: _containers.RepeatedScalarFieldContainer[int]
+    text: str
+    def __init__(self, token_ids: _Optional[_Iterable[int]] = ..., text: _Optional[str] = ...) -> None: ...
+
+class Finished(_message.Message):
+    __slots__ = ("reason", "text", "usage", "detail")
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    TEXT_FIELD_NUMBER: _ClassVar[int]
+    USAGE_FIELD_NUMBER: _ClassVar[int]
+    DETAIL_FIELD_NUMBER: _ClassVar[int]
+    reason: FinishReason
+    text: str
+    usage: Usage
+    detail: str
+    def __init__(self, reason: _Optional[_Union[FinishReason, str]] = ..., text: _Optional[str] = ..., usage: _Optional[_Union[Usage, _Mapping]] = ..., detail: _Optional[str] = ...) -> None: ...
+
+class Usage(_message.Message):
+    __slots__ = ("prompt_tokens", "cached_tokens", "completion_tokens")
+    PROMPT_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    CACHED_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    COMPLETION_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    prompt_tokens: int
+    cached_tokens: int
+    completion_tokens: int
+    def __init__(self, prompt_tokens: _Optional[int] = ..., cached_tokens: _Optional[int] = ..., completion_tokens: _Optional[int] = ...) -> None: ...
+
+class Refused(_message.Message):
+    __slots__ = ("code", "message", "field")
+    CODE_FIELD_NUMBER: _ClassVar[int]
+    MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    FIELD_FIELD_NUMBER: _ClassVar[int]
+    code: RefusalCode
+    message: str
+    field: str
+    def __init__(self, code: _Optional[_Union[RefusalCode, str]] = ..., message: _Optional[str] = ..., field: _Optional[str] = ...) -> None: ...
+
+class ControlCommand(_message.Message):
+    __slots__ = ("policy", "usage_ack", "drain")
+    POLICY_FIELD_NUMBER: _ClassVar[int]
+    USAGE_ACK_FIELD_NUMBER: _ClassVar[int]
+    DRAIN_FIELD_NUMBER: _ClassVar[int]
+    policy: PolicyPush
+    usage_ack: UsageAck
+    drain: Drain
+    def __init__(self, policy: _Optional[_Union[PolicyPush, _Mapping]] = ..., usage_ack: _Optional[_Union[UsageAck, _Mapping]] = ..., drain: _Optional[_Union[Drain, _Mapping]] = ...) -> None: ...
+
+class PolicyPush(_message.Message):
+    __slots__ = ("version", "snapshot", "tenants", "removed_tenants", "epoch")
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    SNAPSHOT_FIELD_NUMBER: _ClassVar[int]
+    TENANTS_FIELD_NUMBER: _ClassVar[int]
+    REMOVED_TENANTS_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    version: int
+    snapshot: bool
+    tenants: _containers.RepeatedCompositeFieldContainer[TenantPolicy]
+    removed_tenants: _containers.RepeatedScalarFieldContainer[str]
+    epoch: int
+    def __init__(self, version: _Optional[int] = ..., snapshot: bool = ..., tenants: _Optional[_Iterable[_Union[TenantPolicy, _Mapping]]] = ..., removed_tenants: _Optional[_Iterable[str]] = ..., epoch: _Optional[int] = ...) -> None: ...
+
+class TenantPolicy(_message.Message):
+    __slots__ = ("tenant", "weight", "kv_soft_bytes", "kv_hard_bytes", "max_running", "max_queued", "max_context_tokens", "max_output_tokens", "priority")
+    TENANT_FIELD_NUMBER: _ClassVar[int]
+    WEIGHT_FIELD_NUMBER: _ClassVar[int]
+    KV_SOFT_BYTES_FIELD_NUMBER: _ClassVar[int]
+    KV_HARD_BYTES_FIELD_NUMBER: _ClassVar[int]
+    MAX_RUNNING_FIELD_NUMBER: _ClassVar[int]
+    MAX_QUEUED_FIELD_NUMBER: _ClassVar[int]
+    MAX_CONTEXT_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    MAX_OUTPUT_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    PRIORITY_FIELD_NUMBER: _ClassVar[int]
+    tenant: str
+    weight: float
+    kv_soft_bytes: int
+    kv_hard_bytes: int
+    max_running: int
+    max_queued: int
+    max_context_tokens: int
+    max_output_tokens: int
+    priority: Priority
+    def __init__(self, tenant: _Optional[str] = ..., weight: _Optional[float] = ..., kv_soft_bytes: _Optional[int] = ..., kv_hard_bytes: _Optional[int] = ..., max_running: _Optional[int] = ..., max_queued: _Optional[int] = ..., max_context_tokens: _Optional[int] = ..., max_output_tokens: _Optional[int] = ..., priority: _Optional[_Union[Priority, str]] = ...) -> None: ...
+
+class UsageAck(_message.Message):
+    __slots__ = ("up_to",)
+    UP_TO_FIELD_NUMBER: _ClassVar[int]
+    up_to: int
+    def __init__(self, up_to: _Optional[int] = ...) -> None: ...
+
+class Drain(_message.Message):
+    __slots__ = ("draining",)
+    DRAINING_FIELD_NUMBER: _ClassVar[int]
+    draining: bool
+    def __init__(self, draining: bool = ...) -> None: ...
+
+class ControlEvent(_message.Message):
+    __slots__ = ("applied", "stats", "usage", "hello")
+    APPLIED_FIELD_NUMBER: _ClassVar[int]
+    STATS_FIELD_NUMBER: _ClassVar[int]
+    USAGE_FIELD_NUMBER: _ClassVar[int]
+    HELLO_FIELD_NUMBER: _ClassVar[int]
+    applied: Applied
+    stats: Stats
+    usage: UsageBatch
+    hello: Hello
+    def __init__(self, applied: _Optional[_Union[Applied, _Mapping]] = ..., stats: _Optional[_Union[Stats, _Mapping]] = ..., usage: _Optional[_Union[UsageBatch, _Mapping]] = ..., hello: _Optional[_Union[Hello, _Mapping]] = ...) -> None: ...
+
+class Hello(_message.Message):
+    __slots__ = ("worker_id", "applied_version", "applied_epoch", "kv_bytes", "block_bytes")
+    WORKER_ID_FIELD_NUMBER: _ClassVar[int]
+    APPLIED_VERSION_FIELD_NUMBER: _ClassVar[int]
+    APPLIED_EPOCH_FIELD_NUMBER: _ClassVar[int]
+    KV_BYTES_FIELD_NUMBER: _ClassVar[int]
+    BLOCK_BYTES_FIELD_NUMBER: _ClassVar[int]
+    worker_id: str
+    applied_version: int
+    applied_epoch: int
+    kv_bytes: int
+    block_bytes: int
+    def __init__(self, worker_id: _Optional[str] = ..., applied_version: _Optional[int] = ..., applied_epoch: _Optional[int] = ..., kv_bytes: _Optional[int] = ..., block_bytes: _Optional[int] = ...) -> None: ...
+
+class Applied(_message.Message):
+    __slots__ = ("version", "epoch", "at")
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    AT_FIELD_NUMBER: _ClassVar[int]
+    version: int
+    epoch: int
+    at: float
+    def __init__(self, version: _Optional[int] = ..., epoch: _Optional[int] = ..., at: _Optional[float] = ...) -> None: ...
+
+class Stats(_message.Message):
+    __slots__ = ("at", "step", "blocks_total", "blocks_free", "blocks_open", "blocks_sealed", "block_bytes", "running", "queued", "prompt_tokens_per_second", "output_tokens_per_second", "tenants", "applied_version", "core_ready", "num_preemptions")
+    AT_FIELD_NUMBER: _ClassVar[int]
+    STEP_FIELD_NUMBER: _ClassVar[int]
+    BLOCKS_TOTAL_FIELD_NUMBER: _ClassVar[int]
+    BLOCKS_FREE_FIELD_NUMBER: _ClassVar[int]
+    BLOCKS_OPEN_FIELD_NUMBER: _ClassVar[int]
+    BLOCKS_SEALED_FIELD_NUMBER: _ClassVar[int]
+    BLOCK_BYTES_FIELD_NUMBER: _ClassVar[int]
+    RUNNING_FIELD_NUMBER: _ClassVar[int]
+    QUEUED_FIELD_NUMBER: _ClassVar[int]
+    PROMPT_TOKENS_PER_SECOND_FIELD_NUMBER: _ClassVar[int]
+    OUTPUT_TOKENS_PER_SECOND_FIELD_NUMBER: _ClassVar[int]
+    TENANTS_FIELD_NUMBER: _ClassVar[int]
+    APPLIED_VERSION_FIELD_NUMBER: _ClassVar[int]
+    CORE_READY_FIELD_NUMBER: _ClassVar[int]
+    NUM_PREEMPTIONS_FIELD_NUMBER: _ClassVar[int]
+    at: float
+    step: int
+    blocks_total: int
+    blocks_free: int
+    blocks_open: int
+    blocks_sealed: int
+    block_bytes: int
+    running: int
+    queued: int
+    prompt_tokens_per_second: float
+    output_tokens_per_second: float
+    tenants: _containers.RepeatedCompositeFieldContainer[TenantStats]
+    applied_version: int
+    core_ready: bool
+    num_preemptions: int
+    def __init__(self, at: _Optional[float] = ..., step: _Optional[int] = ..., blocks_total: _Optional[int] = ..., blocks_free: _Optional[int] = ..., blocks_open: _Optional[int] = ..., blocks_sealed: _Optional[int] = ..., block_bytes: _Optional[int] = ..., running: _Optional[int] = ..., queued: _Optional[int] = ..., prompt_tokens_per_second: _Optional[float] = ..., output_tokens_per_second: _Optional[float] = ..., tenants: _Optional[_Iterable[_Union[TenantStats, _Mapping]]] = ..., applied_version: _Optional[int] = ..., core_ready: bool = ..., num_preemptions: _Optional[int] = ...) -> None: ...
+
+class TenantStats(_message.Message):
+    __slots__ = ("tenant", "kv_bytes", "running", "queued", "output_tokens_per_second", "kv_peak_bytes")
+    TENANT_FIELD_NUMBER: _ClassVar[int]
+    KV_BYTES_FIELD_NUMBER: _ClassVar[int]
+    RUNNING_FIELD_NUMBER: _ClassVar[int]
+    QUEUED_FIELD_NUMBER: _ClassVar[int]
+    OUTPUT_TOKENS_PER_SECOND_FIELD_NUMBER: _ClassVar[int]
+    KV_PEAK_BYTES_FIELD_NUMBER: _ClassVar[int]
+    tenant: str
+    kv_bytes: int
+    running: int
+    queued: int
+    output_tokens_per_second: float
+    kv_peak_bytes: int
+    def __init__(self, tenant: _Optional[str] = ..., kv_bytes: _Optional[int] = ..., running: _Optional[int] = ..., queued: _Optional[int] = ..., output_tokens_per_second: _Optional[float] = ..., kv_peak_bytes: _Optional[int] = ...) -> None: ...
+
+class UsageBatch(_message.Message):
+    __slots__ = ("records",)
+    RECORDS_FIELD_NUMBER: _ClassVar[int]
+    records: _containers.RepeatedCompositeFieldContainer[UsageRecord]
+    def __init__(self, records: _Optional[_Iterable[_Union[UsageRecord, _Mapping]]] = ...) -> None: ...
+
+class UsageRecord(_message.Message):
+    __slots__ = ("sequence", "request_id", "tenant", "project", "key", "session", "model", "worker_id", "prompt_tokens", "cached_tokens", "completion_tokens", "kv_device_byte_seconds", "queue_seconds", "ttft_seconds", "started_at", "finished_at", "finish_reason", "num_preemptions")
+    SEQUENCE_FIELD_NUMBER: _ClassVar[int]
+    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    TENANT_FIELD_NUMBER: _ClassVar[int]
+    PROJECT_FIELD_NUMBER: _ClassVar[int]
+    KEY_FIELD_NUMBER: _ClassVar[int]
+    SESSION_FIELD_NUMBER: _ClassVar[int]
+    MODEL_FIELD_NUMBER: _ClassVar[int]
+    WORKER_ID_FIELD_NUMBER: _ClassVar[int]
+    PROMPT_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    CACHED_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    COMPLETION_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    KV_DEVICE_BYTE_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    QUEUE_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    TTFT_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    STARTED_AT_FIELD_NUMBER: _ClassVar[int]
+    FINISHED_AT_FIELD_NUMBER: _ClassVar[int]
+    FINISH_REASON_FIELD_NUMBER: _ClassVar[int]
+    NUM_PREEMPTIONS_FIELD_NUMBER: _ClassVar[int]
+    sequence: int
+    request_id: str
+    tenant: str
+    project: str
+    key: str
+    session: str
+    model: str
+    worker_id: str
+    prompt_tokens: int
+    cached_tokens: int
+    completion_tokens: int
+    kv_device_byte_seconds: float
+    queue_seconds: float
+    ttft_seconds: float
+    started_at: float
+    finished_at: float
+    finish_reason: FinishReason
+    num_preemptions: int
+    def __init__(self, sequence: _Optional[int] = ..., request_id: _Optional[str] = ..., tenant: _Optional[str] = ..., project: _Optional[str] = ..., key: _Optional[str] = ..., session: _Optional[str] = ..., model: _Optional[str] = ..., worker_id: _Optional[str] = ..., prompt_tokens: _Optional[int] = ..., cached_tokens: _Optional[int] = ..., completion_tokens: _Optional[int] = ..., kv_device_byte_seconds: _Optional[float] = ..., queue_seconds: _Optional[float] = ..., ttft_seconds: _Optional[float] = ..., started_at: _Optional[float] = ..., finished_at: _Optional[float] = ..., finish_reason: _Optional[_Union[FinishReason, str]] = ..., num_preemptions: _Optional[int] = ...) -> None: ...

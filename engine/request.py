@@ -1,0 +1,72 @@
+"""Requests as the core knows them: token ids, sampling and limits, no text and no sockets."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import NewType
+
+RequestId = NewType("RequestId", str)
+TenantId = NewType("TenantId", str)
+SequenceId = NewType("SequenceId", int)
+BlockId = NewType("BlockId", int)
+
+
+class Priority(StrEnum):
+    """Service class of a request; interactive goes first."""
+
+    INTERACTIVE = "interactive"
+    STANDARD = "standard"
+    BATCH = "batch"
+
+
+class FinishReason(StrEnum):
+    """Why a request ended."""
+
+    STOP = "stop"
+    LENGTH = "length"
+    CANCELLED = "cancelled"
+    ERROR = "error"
+
+
+class RefusalCode(StrEnum):
+    """Why a request was not taken; the same names as the protocol's `RefusalCode`."""
+
+    INVALID = "invalid"
+    CONTEXT_TOO_LONG = "context_too_long"
+    KV_LIMIT = "kv_limit"
+    QUEUE_FULL = "queue_full"
+    NO_POLICY = "no_policy"
+    DRAINING = "draining"
+    UNAVAILABLE = "unavailable"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SamplingParams:
+    """How the next token is chosen and when generation ends.
+
+    `max_tokens` 0 means as many as context and limits allow; `temperature` 0 is greedy; `top_p` 1 and `top_k` 0 are off.
+    """
+
+    max_tokens: int = 0
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int = 0
+    seed: int | None = None
+    stop_token_ids: frozenset[int] = frozenset()
+    ignore_eos: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GenerationRequest:
+    """One request as submitted. `arrived_at` is in the core's monotonic seconds; `deadline` 0 means none."""
+
+    request_id: RequestId
+    tenant: TenantId
+    namespace: bytes
+    prompt: Sequence[int]
+    sampling: SamplingParams = field(default_factory=SamplingParams)
+    priority: Priority = Priority.STANDARD
+    session: str = ""
+    deadline: float = 0.0
+    arrived_at: float = 0.0
+    policy_version: int = 0

@@ -1,0 +1,89 @@
+"""What crosses between scheduler and runner in one step: plain data, no torch.
+
+plan = scheduler.plan()              # which sequences get how many tokens, in which blocks
+result = runner.launch(plan).wait()  # writes KV, runs the model, samples
+scheduler.commit(plan, result)       # appends tokens, seals blocks, finishes requests
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from engine.request import BlockId, SamplingParams, SequenceId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SequenceStep:
+    """One sequence's part of a step: tokens `[start, start + len(token_ids))` of it are computed."""
+
+    sequence: SequenceId
+    row: int  # the sequence's row in the persistent block table
+    start: int  # tokens whose KV is already in the pages
+    token_ids: Sequence[int]  # 1 for a decode, up to the chunk size for a prefill
+    sampling: SamplingParams | None  # sample after the last token; None while a prefill is unfinished
+    position: int = 0  # how many tokens the sequence has generated so far: the counter of its random stream
+    random_key: int = 0  # the sequence's random stream; the request's seed, or one drawn at submit
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableWrite:
+    """Cells `table[row, column : column + len(blocks)] = blocks`, written before the step runs."""
+
+    row: int
+    column: int
+    blocks: tuple[BlockId, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepPlan:
+    """One engine step. Decodes come first. Lists may be empty, `sequences` never is for a launched plan."""
+
+    number: int
+    sequences: tuple[SequenceStep, ...]
+    table_writes: tuple[TableWrite, ...]
+    poison: tuple[BlockId, ...] = ()  # blocks just allocated or freed, to be filled with NaN under ENGINE_POISON
+
+    @property
+    def num_tokens(self) -> int:
+        """Tokens that the model computes in this step."""
+        return sum(len(part.token_ids) for part in self.sequences)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepResult:
+    """One sampled token id for each sequence with `sampling`, in plan order; seconds that the step took on the device."""
+
+    token_ids: tuple[int, ...]
+    seconds: float
+
+
+class StepHandle(Protocol):
+    """A launched step."""
+
+    def wait(self) -> StepResult:
+        """Block until the step is done and return its result."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CacheShape:
+    """The device pool that a runner has allocated."""
+
+    num_blocks: int
+    block_size: int  # token slots
+    block_bytes: int  # all layers, K and V
+    max_rows: int  # rows of the block table: sequences that can hold blocks at once
+    max_columns: int  # blocks of the longest sequence
+
+
+class Runner(Protocol):
+    """Executes steps over the paged cache. Owns every tensor; knows nothing of tenants."""
+
+    @property
+    def shape(self) -> CacheShape:
+        """The pool's geometry."""
+        ...
+
+    def launch(self, plan: StepPlan) -> StepHandle:
+        """Start a step; steps run in launch order."""
+        ...

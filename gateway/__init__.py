@@ -1,0 +1,1 @@
+"""The Django project and everything that faces the network."""

@@ -1,0 +1,8 @@
+"""Django's routes. `/v1` (the OpenAI surface), `/static` and health are served beside Django, see `gateway.asgi`."""
+
+from django.urls import include, path
+
+urlpatterns = [
+    path("api/", include("tenants.api.urls")),
+    path("", include("gateway.console.urls")),
+]
