@@ -293,18 +293,20 @@ class ControlEvent(_message.Message):
     def __init__(self, applied: _Optional[_Union[Applied, _Mapping]] = ..., stats: _Optional[_Union[Stats, _Mapping]] = ..., usage: _Optional[_Union[UsageBatch, _Mapping]] = ..., hello: _Optional[_Union[Hello, _Mapping]] = ...) -> None: ...
 
 class Hello(_message.Message):
-    __slots__ = ("worker_id", "applied_version", "applied_epoch", "kv_bytes", "block_bytes")
+    __slots__ = ("worker_id", "applied_version", "applied_epoch", "kv_bytes", "block_bytes", "grants")
     WORKER_ID_FIELD_NUMBER: _ClassVar[int]
     APPLIED_VERSION_FIELD_NUMBER: _ClassVar[int]
     APPLIED_EPOCH_FIELD_NUMBER: _ClassVar[int]
     KV_BYTES_FIELD_NUMBER: _ClassVar[int]
     BLOCK_BYTES_FIELD_NUMBER: _ClassVar[int]
+    GRANTS_FIELD_NUMBER: _ClassVar[int]
     worker_id: str
     applied_version: int
     applied_epoch: int
     kv_bytes: int
     block_bytes: int
-    def __init__(self, worker_id: _Optional[str] = ..., applied_version: _Optional[int] = ..., applied_epoch: _Optional[int] = ..., kv_bytes: _Optional[int] = ..., block_bytes: _Optional[int] = ...) -> None: ...
+    grants: _containers.RepeatedCompositeFieldContainer[TenantPolicy]
+    def __init__(self, worker_id: _Optional[str] = ..., applied_version: _Optional[int] = ..., applied_epoch: _Optional[int] = ..., kv_bytes: _Optional[int] = ..., block_bytes: _Optional[int] = ..., grants: _Optional[_Iterable[_Union[TenantPolicy, _Mapping]]] = ...) -> None: ...
 
 class Applied(_message.Message):
     __slots__ = ("version", "epoch", "at")
