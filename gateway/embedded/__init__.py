@@ -1,0 +1,1 @@
+"""Embedded mode: a private Postgres and Redis, and the supervised processes behind `manage.py up`."""

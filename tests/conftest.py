@@ -1,0 +1,1 @@
+"""What every test may use; each folder's own fixtures lie in its own conftest."""
