@@ -6,6 +6,7 @@ from gateway.database import django_database
 _config = config()
 
 SECRET_KEY = _config.secret_key or "unset"  # `manage.py check --deploy` and web refuse to serve with it unset
+KEY_PEPPER = _config.key_pepper  # unset: keys can be neither made nor verified
 DEBUG = False
 ALLOWED_HOSTS = list(_config.allowed_hosts)
 CSRF_TRUSTED_ORIGINS = [_config.base_url]
@@ -22,6 +23,7 @@ INSTALLED_APPS = [
     "channels",
     "rest_framework",
     "drf_spectacular",
+    "drf_spectacular_sidecar",
     "django_celery_beat",
     "django_htmx",
     "django_vite",
@@ -113,6 +115,8 @@ SPECTACULAR_SETTINGS = {
     "VERSION": "1",
     "SERVE_INCLUDE_SCHEMA": False,
     "SERVE_PERMISSIONS": ["rest_framework.permissions.AllowAny"],
+    "SWAGGER_UI_DIST": "SIDECAR",  # the docs page loads nothing from elsewhere
+    "SWAGGER_UI_FAVICON_HREF": "SIDECAR",
 }
 
 CELERY_BROKER_URL = REDIS_URL if REDIS_URL.startswith("redis") else REDIS_URL.replace("unix://", "redis+socket://", 1)

@@ -3,6 +3,10 @@
     KeyGrant      what a verified key may do; held by every web process, dropped when a NOTIFY says so
     PolicyView    a tenant's fleet-wide policy
     WorkerStats   a worker's last statistics as the controller publishes them (Redis, Channels)
+    Actor         who makes a change; every service takes one
+    UsageEntry    one request's usage as a worker metered it
+    TenantView, ApiKeyView, ManagementKeyView, MemberView, ProjectView   rows as pages and the API show them
+    CreatedKey, PolicyAcks, DemoAccess                                    answers of services and selectors
 
 NOTIFY channels (payloads are small; the truth is in the tables):
     tollgate_policy   the new policy version
@@ -10,9 +14,12 @@ NOTIFY channels (payloads are small; the truth is in the tables):
     tollgate_workers  the id of the worker whose row changed
 """
 
+from datetime import datetime
 from typing import Literal
 
 import msgspec
+
+from tenants.authority import RoleName
 
 POLICY_CHANNEL = "tollgate_policy"
 KEYS_CHANNEL = "tollgate_keys"
@@ -22,6 +29,18 @@ LIVE_GROUP = "tollgate.live"  # Channels group of operator hints
 STATS_KEY = "tollgate:stats:{worker_id}"  # Redis: the last WorkerStats as JSON, expires 5 s after the last write
 
 PriorityName = Literal["interactive", "standard", "batch"]
+
+TENANT_COLOURS = 8  # length of the pages' colour-blind-safe order; `colour` is an index into it
+API_KEY_SCOPES = ("generate", "models")  # generate: chat, completions, realtime; models: list them
+MANAGEMENT_KEY_SCOPES = ("read", "write")
+
+
+class Actor(msgspec.Struct, frozen=True):
+    """Who makes a change. `id` is a user's or a key's id or the system part's name, `label` what the audit shows."""
+
+    kind: Literal["user", "key", "system"]
+    id: str
+    label: str
 
 
 class PolicyView(msgspec.Struct, frozen=True, kw_only=True):
@@ -54,6 +73,165 @@ class KeyGrant(msgspec.Struct, frozen=True, kw_only=True):
     rpm: int  # the key's own limits; 0: none
     tpm: int
     policy: PolicyView
+    scopes: tuple[str, ...] = API_KEY_SCOPES  # a request outside them is a 403
+
+
+class KeyOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """What a new `tg_live_` key may do. Empty tuples and zeros mean no restriction; times are unix seconds."""
+
+    project_id: str = ""  # empty: the tenant's `default` project
+    scopes: tuple[str, ...] = API_KEY_SCOPES
+    models: tuple[str, ...] = ()
+    expires_at: float = 0.0
+    ip_ranges: tuple[str, ...] = ()
+    rpm: int = 0
+    tpm: int = 0
+
+
+class TenantView(msgspec.Struct, frozen=True, kw_only=True):
+    """A tenant as everybody who may see it sees it."""
+
+    id: str
+    slug: str
+    name: str
+    colour: int
+    time_zone: str
+    status: Literal["active", "suspended"]
+    created_at: datetime
+
+
+class ProjectView(msgspec.Struct, frozen=True, kw_only=True):
+    """A tenant's project."""
+
+    id: str
+    name: str
+    created_at: datetime
+
+
+class MemberView(msgspec.Struct, frozen=True, kw_only=True):
+    """A user's role in a tenant."""
+
+    user_id: int
+    email: str
+    name: str
+    role: RoleName
+    created_at: datetime
+
+
+class ApiKeyView(msgspec.Struct, frozen=True, kw_only=True):
+    """A `tg_live_` key without its secret."""
+
+    id: str
+    name: str
+    prefix: str  # what identifies the key to a reader: tg_live_<id>
+    project_id: str
+    scopes: tuple[str, ...]
+    models: tuple[str, ...]
+    ip_ranges: tuple[str, ...]
+    rpm: int
+    tpm: int
+    expires_at: datetime | None
+    revoked_at: datetime | None
+    last_used_at: datetime | None
+    replaced_by: str | None
+    created_by: str
+    created_at: datetime
+    status: Literal["active", "expired", "revoked"]
+
+
+class ManagementKeyView(msgspec.Struct, frozen=True, kw_only=True):
+    """A `tg_op_` or `tg_adm_` key without its secret."""
+
+    id: str
+    name: str
+    prefix: str
+    role: Literal["operator", "owner", "admin"]
+    scopes: tuple[str, ...]
+    ip_ranges: tuple[str, ...]
+    expires_at: datetime | None
+    revoked_at: datetime | None
+    last_used_at: datetime | None
+    replaced_by: str | None
+    created_by: str
+    created_at: datetime
+    status: Literal["active", "expired", "revoked"]
+
+
+class CreatedKey(msgspec.Struct, frozen=True, kw_only=True):
+    """A new key; `secret` is the whole raw key and exists nowhere else."""
+
+    key: ApiKeyView | ManagementKeyView
+    secret: str
+
+
+class WorkerAnnouncement(msgspec.Struct, frozen=True, kw_only=True):
+    """What a worker's front posts at its start and as its heartbeat."""
+
+    worker_id: str
+    address: str
+    model: str
+    digest: str
+    kv_bytes: int
+    block_bytes: int
+    max_context: int  # tokens
+
+
+class WorkerAck(msgspec.Struct, frozen=True, kw_only=True):
+    """One live worker's ack of a policy version; times are None until it has applied it."""
+
+    worker_id: str
+    applied_at: datetime | None
+    ms: float | None  # from the commit of the version
+
+
+class PolicyAcks(msgspec.Struct, frozen=True, kw_only=True):
+    """How far a policy version has come: applied on `applied` of `of` live workers, the slowest after `ms`."""
+
+    version: int
+    tenant_id: str
+    changed_at: datetime
+    applied: int
+    of: int
+    ms: float | None  # None until every live worker has applied it
+    workers: tuple[WorkerAck, ...]
+
+
+class UsageEntry(msgspec.Struct, frozen=True, kw_only=True):
+    """One request's usage as the worker metered it; fields as in `UsageRecord` of the worker protocol."""
+
+    request_id: str
+    tenant_id: str
+    project_id: str
+    key_id: str
+    session: str
+    model: str
+    worker_id: str
+    prompt_tokens: int
+    cached_tokens: int
+    completion_tokens: int
+    kv_device_byte_seconds: float
+    queue_seconds: float
+    ttft_seconds: float
+    started_at: float  # unix seconds
+    finished_at: float
+    finish_reason: str  # stop, length, cancelled, error
+    num_preemptions: int
+
+
+class DemoAccount(msgspec.Struct, frozen=True, kw_only=True):
+    """Credentials of one demo user; `api_key` is `tg_live_` for a tenant, `tg_op_` for the operator."""
+
+    email: str
+    password: str
+    api_key: str
+    slug: str = ""
+
+
+class DemoAccess(msgspec.Struct, frozen=True, kw_only=True):
+    """Credentials of the demo: kept by the caller, given back at the next start."""
+
+    operator: DemoAccount
+    tenants: dict[str, DemoAccount]
 
 
 class WorkerView(msgspec.Struct, frozen=True, kw_only=True):

@@ -1,0 +1,32 @@
+"""The tables of the domain, one noun a file. Tenant data is reached through `TenantManager` alone, see `scope.py`."""
+
+from tenants.models.audit import AuditEvent
+from tenants.models.key import ApiKey, ManagementKey
+from tenants.models.member import Membership
+from tenants.models.outbox import OutboxEvent
+from tenants.models.policy import Policy, PolicyCounter, PolicyVersion
+from tenants.models.project import Project
+from tenants.models.scope import TenantManager, TenantQuerySet
+from tenants.models.tenant import Tenant
+from tenants.models.usage import UsageRecord
+from tenants.models.user import User
+from tenants.models.worker import PolicyAck, Worker
+
+__all__ = [
+    "ApiKey",
+    "AuditEvent",
+    "ManagementKey",
+    "Membership",
+    "OutboxEvent",
+    "Policy",
+    "PolicyAck",
+    "PolicyCounter",
+    "PolicyVersion",
+    "Project",
+    "Tenant",
+    "TenantManager",
+    "TenantQuerySet",
+    "UsageRecord",
+    "User",
+    "Worker",
+]

@@ -1,0 +1,53 @@
+"""Engine workers as they announced themselves, and their acks of policy versions."""
+
+from typing import ClassVar
+
+from django.db import models
+from django.utils import timezone
+
+
+class Worker(models.Model):
+    """One engine worker. It is live while its heartbeat is recent, see `selectors.live_workers`."""
+
+    id = models.CharField(primary_key=True, max_length=100)
+    address = models.CharField(max_length=300)  # what gRPC dials
+    model = models.CharField(max_length=200)
+    digest = models.CharField(max_length=64)
+    kv_bytes = models.BigIntegerField()
+    block_bytes = models.BigIntegerField()
+    max_context = models.PositiveIntegerField()
+    announced_at = models.DateTimeField(default=timezone.now)
+    last_seen_at = models.DateTimeField(default=timezone.now, db_index=True)
+    draining = models.BooleanField(default=False)
+    applied_version = models.BigIntegerField(default=0)
+    applied_at = models.DateTimeField(null=True)
+
+    objects: ClassVar[models.Manager["Worker"]] = models.Manager()
+
+    class Meta:
+        """A worker without memory could serve nothing."""
+
+        constraints = (
+            models.CheckConstraint(condition=models.Q(kv_bytes__gte=1, block_bytes__gte=1), name="worker_has_memory"),
+        )
+
+    def __str__(self) -> str:
+        return self.id
+
+
+class PolicyAck(models.Model):
+    """A worker has applied a version, and with it every earlier one."""
+
+    worker = models.ForeignKey(Worker, on_delete=models.CASCADE, related_name="+")
+    version = models.BigIntegerField()
+    applied_at = models.DateTimeField()
+
+    objects: ClassVar[models.Manager["PolicyAck"]] = models.Manager()
+
+    class Meta:
+        """The first ack counts."""
+
+        constraints = (models.UniqueConstraint(fields=("worker", "version"), name="policy_ack_unique"),)
+
+    def __str__(self) -> str:
+        return f"{self.worker_id} applied {self.version}"
