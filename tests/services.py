@@ -1,8 +1,8 @@
 """Give a test run its own Postgres and Redis: a pytest plugin, loaded by `addopts` before Django reads its settings.
 
-The servers start beside collection and are awaited before the first test. Runs of `tests/engine` and `tests/kernels` alone
-get none, and no Django. DATABASE_URL and REDIS_URL that are set already are used as they are. Workers of xdist inherit
-the addresses from the environment. When pytest ends, even by kill -9, the servers see their stdin close and go.
+The servers start beside collection and are awaited before the first test. Runs of `tests/engine` and `tests/kernels`
+alone get none, and no Django. DATABASE_URL and REDIS_URL that are set already are used as they are. Workers of xdist
+inherit the addresses from the environment. When pytest ends, even by kill -9, the servers see their stdin close and go.
 """
 
 import importlib.util

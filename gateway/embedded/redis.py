@@ -4,12 +4,11 @@ import importlib.util
 import os
 import shutil
 import socket
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 
 from gateway.embedded.errors import EmbeddedError
-from gateway.embedded.postgres import TETHER
+from gateway.embedded.tethered import tethered
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,8 +31,6 @@ class EmbeddedRedis:
 
     def command(self, *, parent: int | None = None) -> list[str]:
         """Return the command that runs the server in the foreground, tied to its parent's life, without TCP."""
-        tie = [] if parent is None else ["--parent", str(parent)]
-        tether = [sys.executable, "-I", "-S", str(TETHER), "--signal", "KILL", *tie, "--"]
         options = {
             "port": "0",
             "unixsocket": str(self.socket_path),
@@ -45,7 +42,8 @@ class EmbeddedRedis:
             "appendonly": "no",
             "loglevel": "notice",
         }
-        return [*tether, server(), *(part for name, value in options.items() for part in (f"--{name}", value))]
+        settings = [part for name, value in options.items() for part in (f"--{name}", value)]
+        return tethered([server(), *settings], options=["--bare"], parent=parent)
 
     def is_ready(self) -> bool:
         """Say whether the server answers a ping."""

@@ -5,9 +5,10 @@ bare script (no site packages, nothing of ours) because it stands in front of ev
 
 Options:
     --signal NAME    what the kernel sends when the parent dies (KILL)
-    --parent PID     the parent to be tied to; default: $TOLLGATE_PARENT_PID, which each tether sets for its own children
+    --parent PID     the parent to be tied to; default: $TOLLGATE_PARENT_PID, which a tether sets for its children
     --user UID:GID   give up root for this account first
-    --reach          keep the right to pass folders that the account may not enter (checkouts and data below a 0700 folder)
+    --reach          keep the right to pass folders that the account may not enter (a checkout below a 0700 folder)
+    --bare           hand on none of the environment but PATH and LANG: the program has no business with our secrets
 """
 
 import ctypes
@@ -34,7 +35,7 @@ def tie(signum: int, parent: int) -> None:
         os._exit(1)
 
 
-def become(uid: int, gid: int, reach: bool) -> None:
+def become(uid: int, gid: int, *, reach: bool) -> None:
     """Drop root for `uid`; with `reach`, keep only the capability to pass closed folders, across exec too."""
     os.setgroups([])
     os.setgid(gid)
@@ -53,9 +54,9 @@ def become(uid: int, gid: int, reach: bool) -> None:
 def main(argv: list[str]) -> None:
     """Parse the options, tie, drop root, exec. Does not return."""
     split = argv.index("--")
-    options, program = argv[:split], argv[split + 1 :]
-    signum, parent, user, reach = signal.SIGKILL, int(os.environ.get(PARENT_VARIABLE, "0")), "", False
-    pending = iter(options)
+    signum, parent, user = signal.SIGKILL, int(os.environ.get(PARENT_VARIABLE, "0")), ""
+    flags = set()
+    pending = iter(argv[:split])
     for option in pending:
         if option == "--signal":
             signum = signal.Signals[f"SIG{next(pending)}"]
@@ -63,17 +64,22 @@ def main(argv: list[str]) -> None:
             parent = int(next(pending))
         elif option == "--user":
             user = next(pending)
-        elif option == "--reach":
-            reach = True
         else:
-            raise SystemExit(f"tether: unknown option {option}")
+            flags.add(option)
+    if unknown := flags - {"--reach", "--bare"}:
+        raise SystemExit(f"tether: unknown options {sorted(unknown)}")
     if user:
         uid, gid = (int(part) for part in user.split(":"))
-        become(uid, gid, reach)
+        become(uid, gid, reach="--reach" in flags)
     tie(signum, parent)  # last: changing the user clears it
     signal.pthread_sigmask(signal.SIG_SETMASK, [])
-    os.environ[PARENT_VARIABLE] = str(os.getpid())
-    os.execvp(program[0], program)  # noqa: S606  # the point of this file
+    program = argv[split + 1 :]
+    os.execvpe(program[0], program, _environment(bare="--bare" in flags))  # noqa: S606  # the point of this file
+
+
+def _environment(*, bare: bool) -> dict[str, str]:
+    kept = {name: value for name, value in os.environ.items() if not bare or name in ("PATH", "LANG")}
+    return kept | {PARENT_VARIABLE: str(os.getpid())}
 
 
 def _prctl(option: int, *values: int) -> None:

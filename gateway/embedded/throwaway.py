@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 from gateway.embedded.errors import EmbeddedError
@@ -56,8 +57,7 @@ def _start(command: list[str], log: Path) -> "subprocess.Popen[bytes]":
         return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=stream, stderr=stream, cwd="/")
 
 
-def _await(running: "list[subprocess.Popen[bytes]]", folder: Path, ready: "object") -> None:
-    assert callable(ready)
+def _await(running: "list[subprocess.Popen[bytes]]", folder: Path, ready: Callable[[], bool]) -> None:
     deadline = time.monotonic() + START_SECONDS
     while not ready():
         dead = any(process.poll() is not None for process in running)
