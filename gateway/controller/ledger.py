@@ -1,0 +1,230 @@
+"""What each worker holds of each tenant's limits, and what may be pushed next: pure, no sockets and no clock.
+
+A grant moves from one worker to another in two pushes: the one that shrinks is pushed at once, the one that grows only gets what
+the acked (or still unacked, whichever is larger) grants of the others leave of the limit. So the workers' grants together never
+pass a limit through growth, whichever messages are late or lost. A shrink is never held up.
+
+Pushes carry (version, epoch) and a worker ignores what is not newer. Epochs rise with every push and start at the leader's term,
+so a controller that has lost its lock without noticing cannot undo what its successor pushed.
+"""
+
+from collections import deque
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from gateway.controller.grants import NOTHING, Amounts, Grant, divide_policy, limits
+from tenants.contracts import PolicyView
+
+Mark = tuple[int, int]  # (version, epoch)
+
+TERM_BITS = 24  # pushes of one term before its epochs reach into the next one's: 16 million
+MAX_UNACKED = 8  # pushes on the way to one worker; what comes after is merged into the next
+
+
+class Superseded(Exception):
+    """A worker has applied a push that this controller has not sent."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Push:
+    """One message to one worker. A snapshot replaces all it holds, a delta the tenants that it names."""
+
+    worker: str
+    mark: Mark
+    version: int  # of the policies in it; `mark` may carry a higher one, see `Ledger.connect`
+    snapshot: bool
+    grants: Mapping[str, Grant]
+    removed: tuple[str, ...] = ()
+
+
+@dataclass(slots=True)
+class _Book:
+    """One worker's page of the ledger."""
+
+    connected: bool = False
+    known: bool = False  # it has told this controller what it holds
+    needs_snapshot: bool = True
+    floor: Mark = (0, 0)  # what it had applied when it connected
+    acked: dict[str, Grant] = field(default_factory=dict)
+    sent: dict[str, Grant] = field(default_factory=dict)
+    sent_mark: Mark = (0, 0)
+    sent_version: int = 0
+    unacked: deque[Push] = field(default_factory=deque)
+
+
+class Ledger:
+    """Grants of all workers. Not thread-safe; owned by the fleet's loop.
+
+    Args:
+        term: a number that is larger for every later leader.
+    """
+
+    def __init__(self, *, term: int) -> None:
+        self.term = term
+        self.version = 0
+        self._epoch = term << TERM_BITS
+        self._policies: dict[str, PolicyView] = {}
+        self._pools: dict[str, int] = {}
+        self._books: dict[str, _Book] = {}
+        self._dirty: set[str] = set()
+
+    # ------------------------------------------------------------ what is wanted
+
+    def set_policies(self, version: int, changed: Mapping[str, PolicyView], removed: Iterable[str] = ()) -> None:
+        """Take up the policies of `version`; one that is older than what is known is ignored."""
+        if version < self.version:
+            return
+        self.version = version
+        for tenant in removed:
+            if self._policies.pop(tenant, None) is not None:
+                self._dirty.add(tenant)
+        self._policies.update(changed)
+        self._dirty.update(changed)
+
+    def set_workers(self, pools: Mapping[str, int]) -> None:
+        """Divide over these workers from now on, {worker: pool in bytes}; one left out is forgotten with all it holds."""
+        if pools == self._pools:
+            return
+        self._pools = dict(pools)
+        for worker in set(self._books) - set(pools):
+            del self._books[worker]
+        for worker in pools:
+            self._books.setdefault(worker, _Book())
+        self._dirty.update(self._policies)
+
+    # ------------------------------------------------------------ what workers say
+
+    def connect(self, worker: str, applied: Mark, grants: Mapping[str, Grant]) -> None:
+        """A worker's stream is new and says what it has applied; it gets a snapshot next.
+
+        A database restored from a backup counts versions from below what workers have applied. Pushes then carry the
+        worker's own version and a higher epoch, so that the truth in the database still wins.
+        """
+        book = self._books[worker]
+        book.connected = book.known = book.needs_snapshot = True
+        book.floor = applied
+        book.acked = dict(grants)
+        book.sent = {}
+        # Pushes of an earlier stream may still be on their way inside the worker: they count as held until acked.
+        book.unacked = deque(push for push in book.unacked if push.mark > applied)
+        self._epoch = max(self._epoch, applied[1])
+        self._dirty.update(self._policies)
+
+    def disconnect(self, worker: str) -> None:
+        """A worker's stream is gone; it still holds what it was granted."""
+        if worker in self._books:
+            self._books[worker].connected = False
+
+    def acknowledge(self, worker: str, mark: Mark) -> int:
+        """A worker has applied everything up to `mark`: return the newest policy version in it, 0 for nothing new.
+
+        Raises:
+            Superseded: the mark is higher than any that was sent.
+        """
+        book = self._books.get(worker)
+        if book is None or not book.connected:
+            return 0
+        if mark > max(book.sent_mark, book.floor):
+            raise Superseded(f"{worker} has applied {mark}, sent was {book.sent_mark}")
+        version = 0
+        while book.unacked and book.unacked[0].mark <= mark:
+            push = book.unacked.popleft()
+            version = max(version, push.version)
+            if push.snapshot:
+                book.acked = {}
+            book.acked.update(push.grants)
+            for tenant in push.removed:
+                book.acked.pop(tenant, None)
+        return version
+
+    # ------------------------------------------------------------ what to push
+
+    def plan(self) -> list[Push]:
+        """Return the pushes that are due, and count them as sent."""
+        ready = {
+            worker: book
+            for worker, book in sorted(self._books.items())
+            if book.connected and (book.needs_snapshot or len(book.unacked) < MAX_UNACKED)
+        }
+        changes: dict[str, dict[str, Grant]] = {worker: {} for worker in ready}
+        removed: dict[str, list[str]] = {worker: [] for worker in ready}
+        settled = set()
+        for tenant in self._dirty:
+            due = self._due(tenant)
+            for worker, book in ready.items():
+                grant = due[worker] if due else None
+                if grant is None and tenant in book.sent:
+                    removed[worker].append(tenant)
+                elif grant is not None and (book.needs_snapshot or book.sent.get(tenant) != grant):
+                    changes[worker][tenant] = grant
+            if self._is_settled(tenant, due, ready):
+                settled.add(tenant)
+        self._dirty -= settled
+        return [
+            self._push(worker, changes[worker], tuple(sorted(removed[worker])))
+            for worker, book in ready.items()
+            if changes[worker] or removed[worker] or book.needs_snapshot or book.sent_version < self.version
+        ]
+
+    def held(self, worker: str, tenant: str) -> Amounts:
+        """Return the most that a worker may hold now: acked or on its way, whichever is larger."""
+        book = self._books[worker]
+        if not book.known:
+            # A member that this controller has not met holds what the division says, see docs/decisions.
+            policy = self._policies.get(tenant)
+            return divide_policy(policy, self._pools)[worker].amounts if policy else NOTHING
+        held = book.acked[tenant].amounts if tenant in book.acked else NOTHING
+        for push in book.unacked:
+            if tenant in push.grants:
+                held = _larger(held, push.grants[tenant].amounts)
+        return held
+
+    def _due(self, tenant: str) -> dict[str, Grant] | None:
+        """Return what each worker may be granted now, or None when the tenant is gone."""
+        policy = self._policies.get(tenant)
+        if policy is None:
+            return None
+        targets = divide_policy(policy, self._pools)
+        held = {worker: self.held(worker, tenant) for worker in self._pools}
+        total = [sum(amounts[i] for amounts in held.values()) for i in range(4)]
+        due = {}
+        for worker in sorted(self._pools):
+            target, limit = targets[worker].amounts, limits(policy)
+            granted = []
+            for i, own in enumerate(held[worker]):
+                room = max(own, limit[i] - (total[i] - own))
+                granted.append(min(target[i], room))
+                total[i] += max(granted[i] - own, 0)
+            due[worker] = targets[worker].with_amounts((granted[0], granted[1], granted[2], granted[3]))
+        return due
+
+    def _is_settled(self, tenant: str, due: Mapping[str, Grant] | None, ready: Mapping[str, _Book]) -> bool:
+        """Say whether every connected worker is being sent its full share, so that the tenant need not be looked at again."""
+        if any(book.connected and worker not in ready for worker, book in self._books.items()):
+            return False
+        return due is None or due == divide_policy(self._policies[tenant], self._pools)
+
+    def _push(self, worker: str, grants: dict[str, Grant], removed: tuple[str, ...]) -> Push:
+        book = self._books[worker]
+        self._epoch += 1
+        push = Push(
+            worker=worker,
+            mark=(max(self.version, book.floor[0]), self._epoch),
+            version=self.version,
+            snapshot=book.needs_snapshot,
+            grants=grants,
+            removed=removed,
+        )
+        if push.snapshot:
+            book.sent = {}
+        book.sent.update(grants)
+        for tenant in removed:
+            book.sent.pop(tenant, None)
+        book.needs_snapshot = False
+        book.sent_mark, book.sent_version = push.mark, push.version
+        book.unacked.append(push)
+        return push
+
+
+def _larger(one: Amounts, other: Amounts) -> Amounts:
+    return (max(one[0], other[0]), max(one[1], other[1]), max(one[2], other[2]), max(one[3], other[3]))
