@@ -2,6 +2,7 @@
 
 from gateway.config import ROOT, config
 from gateway.database import django_database
+from gateway.logs import logging_config
 
 _config = config()
 
@@ -123,9 +124,12 @@ CELERY_BROKER_URL = REDIS_URL if REDIS_URL.startswith("redis") else REDIS_URL.re
 CELERY_TASK_IGNORE_RESULT = True
 CELERY_TASK_ACKS_LATE = True
 CELERY_BROKER_CONNECTION_RETRY_ON_STARTUP = True
+CELERY_WORKER_CANCEL_LONG_RUNNING_TASKS_ON_CONNECTION_LOSS = True
 CELERY_BEAT_SCHEDULER = "django_celery_beat.schedulers:DatabaseScheduler"
 
 LANGUAGE_CODE = "en"
 TIME_ZONE = "UTC"
 USE_TZ = True
 USE_I18N = False
+
+LOGGING = logging_config()
