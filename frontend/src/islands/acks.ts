@@ -1,0 +1,46 @@
+import { duration, show } from "../lib/figure";
+import type { Hint } from "../lib/hints";
+import { Island } from "../lib/island";
+
+const ASK_AFTER_MS = 1_200;
+
+/**
+ * The line "saved → sent → applied on 1/1 workers in 38 ms" of one policy version.
+ *
+ * Follows the feed's acks; a line that stands still asks the server, which also answers when the feed is away.
+ */
+export class Acks extends Island {
+  private timer: number | undefined;
+
+  override connect(): void {
+    document.body.addEventListener("live:hint", this.onHint);
+    this.askLater();
+  }
+
+  override disconnect(): void {
+    document.body.removeEventListener("live:hint", this.onHint);
+    window.clearTimeout(this.timer);
+  }
+
+  private readonly onHint = (event: Event): void => {
+    const hint = (event as CustomEvent<Hint>).detail;
+    const { tenantId, version } = this.element.dataset;
+    if (hint.kind !== "policy" || hint.tenant_id !== tenantId || hint.version < Number(version)) return;
+    this.part("sent").className = "step done";
+    const applied = this.part("applied");
+    applied.classList.toggle("done", hint.applied >= hint.of);
+    applied.classList.remove("late");
+    this.part("workers").textContent = `${hint.applied}/${hint.of}`;
+    this.part("time").hidden = false;
+    show(this.part("ms"), duration(hint.ms));
+    if (hint.applied >= hint.of) window.clearTimeout(this.timer);
+  };
+
+  /** The answer replaces this element; a line that is not done mounts again and asks again. */
+  private askLater(): void {
+    if (this.element.dataset.done === "true") return;
+    this.timer = window.setTimeout(() => {
+      this.element.dispatchEvent(new CustomEvent("acks:ask"));
+    }, ASK_AFTER_MS);
+  }
+}

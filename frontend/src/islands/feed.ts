@@ -1,0 +1,49 @@
+import type { Hint } from "../lib/hints";
+import { Island } from "../lib/island";
+import { LiveFeed } from "../lib/network";
+
+const SIGNED_OUT = 4401;
+
+/** The page's one live feed and the word about its freshness. Tells other islands by events on the body: `live:hint`, `live:refetch`. */
+export class Feed extends Island {
+  private feed: LiveFeed | null = null;
+
+  override connect(): void {
+    this.feed = new LiveFeed({
+      hint: (hint) => {
+        document.body.dispatchEvent(new CustomEvent<Hint>("live:hint", { detail: hint }));
+        if (hint.kind === "workers") this.refetch();
+      },
+      refetch: () => {
+        this.refetch();
+      },
+      freshness: (since) => {
+        this.show(since);
+      },
+      closed: (code) => {
+        if (code === SIGNED_OUT) window.location.reload();
+      },
+    });
+  }
+
+  override disconnect(): void {
+    this.feed?.close();
+  }
+
+  private refetch(): void {
+    document.body.dispatchEvent(new CustomEvent("live:refetch"));
+  }
+
+  private show(since: Date | null): void {
+    const words = since ? `stale since ${clock(since)}` : "live";
+    this.element.classList.toggle("stale", since !== null);
+    this.element.classList.toggle("warn", since !== null);
+    this.element.classList.toggle("good", since === null);
+    const label = this.part("label");
+    if (label.textContent !== words) label.textContent = words;
+  }
+}
+
+function clock(at: Date): string {
+  return at.toLocaleTimeString("en-GB", { hour12: false });
+}

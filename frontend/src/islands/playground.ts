@@ -1,0 +1,188 @@
+import { Island } from "../lib/island";
+import { Socket } from "../lib/network";
+import { parseEvent, type Message, type ResponseRequest, type ServerEvent } from "../lib/realtime";
+import { Turn } from "../lib/turn";
+
+/** The running answer: its turn on the page, and its id once the server has given one. */
+interface Running {
+  turn: Turn;
+  asked: string;
+  id: string | null;
+  stopping: boolean;
+}
+
+/** A conversation with a model, streamed over `/v1/realtime`. Nothing of it is stored: a reload forgets it. */
+export class Playground extends Island {
+  private socket: Socket | null = null;
+  private running: Running | null = null;
+  private history: Message[] = [];
+  private readonly form = this.part("composer", HTMLFormElement);
+  private readonly prompt = this.part("prompt", HTMLTextAreaElement);
+  private readonly transcript = this.part("transcript");
+  private readonly action = this.part("action", HTMLButtonElement);
+
+  override connect(): void {
+    const tenant = this.element.dataset.tenant ?? "";
+    this.socket = new Socket(`/v1/realtime?tenant=${encodeURIComponent(tenant)}`, {
+      open: () => {
+        this.say("");
+      },
+      message: (text) => {
+        const event = parseEvent(text);
+        if (event) this.receive(event);
+      },
+      closed: () => {
+        this.fail("The connection was lost. What had arrived is kept; send again to go on.");
+        this.say("Not connected. Trying again…");
+      },
+    });
+    this.form.addEventListener("submit", (event) => {
+      event.preventDefault();
+      if (this.running) this.stop();
+      else this.send();
+    });
+    this.form.addEventListener("keydown", this.onKey);
+    this.part("clear").addEventListener("click", () => {
+      this.clear();
+    });
+    document.addEventListener("keydown", this.onEscape);
+  }
+
+  override disconnect(): void {
+    document.removeEventListener("keydown", this.onEscape);
+    this.socket?.close();
+  }
+
+  private readonly onKey = (event: KeyboardEvent): void => {
+    if (event.key !== "Enter" || event.shiftKey || event.isComposing || event.target !== this.prompt) return;
+    event.preventDefault();
+    if (!this.running) this.form.requestSubmit();
+  };
+
+  private readonly onEscape = (event: KeyboardEvent): void => {
+    if (event.key === "Escape" && this.running) this.stop();
+  };
+
+  private send(): void {
+    const asked = this.prompt.value.trim();
+    const settings = this.part("settings", HTMLFormElement);
+    if (!asked || !settings.reportValidity()) {
+      if (!asked) this.prompt.focus();
+      return;
+    }
+    if (!this.socket?.isOpen) {
+      this.say("Not connected yet. Try again in a moment.");
+      return;
+    }
+    this.part("empty").hidden = true;
+    Turn.user(this.transcript, asked);
+    this.running = { turn: Turn.assistant(this.transcript), asked, id: null, stopping: false };
+    this.socket.send({ type: "response.create", response: this.request(asked, new FormData(settings)) });
+    this.prompt.value = "";
+    this.transcript.ariaBusy = "true";
+    this.label("Stop", false);
+    this.say("");
+    this.follow(true);
+  }
+
+  private request(asked: string, settings: FormData): ResponseRequest {
+    const text = (name: string): string => {
+      const value = settings.get(name);
+      return typeof value === "string" ? value.trim() : "";
+    };
+    const system: Message[] = text("system") ? [{ role: "system", content: text("system") }] : [];
+    const most = text("max_output_tokens");
+    return {
+      model: text("model"),
+      messages: [...system, ...this.history, { role: "user", content: asked }],
+      temperature: Number(text("temperature")),
+      ...(most ? { max_output_tokens: Number(most) } : {}),
+    };
+  }
+
+  private stop(): void {
+    if (!this.running || this.running.stopping) return;
+    this.running.stopping = true;
+    if (this.running.id && this.socket?.isOpen) this.cancel(this.running.id);
+    this.label("Stopping", false);
+  }
+
+  private cancel(id: string): void {
+    this.socket?.send({ type: "response.cancel", response_id: id });
+  }
+
+  private receive(event: ServerEvent): void {
+    if (!this.running) return;
+    switch (event.type) {
+      case "response.created":
+        this.running.id = event.response.id;
+        if (this.running.stopping) this.cancel(event.response.id); // pressed before the server had named the response
+        break;
+      case "response.output_text.delta":
+        if (event.response_id !== this.running.id) return;
+        this.running.turn.add(event.delta);
+        this.follow(false);
+        break;
+      case "response.done":
+        if (event.response.id === this.running.id) this.done(event.response);
+        break;
+      case "error":
+        this.fail(event.error.message);
+    }
+  }
+
+  private done(response: Extract<ServerEvent, { type: "response.done" }>["response"]): void {
+    if (!this.running) return;
+    const { turn, asked } = this.running;
+    if (response.status === "failed") {
+      this.fail(response.status_details?.error?.message ?? "The model failed. Send again to try once more.");
+      return;
+    }
+    turn.finish(response.status, response.usage ?? null);
+    this.history.push({ role: "user", content: asked });
+    if (turn.text) this.history.push({ role: "assistant", content: turn.text });
+    this.end();
+  }
+
+  /** Keep what arrived, say why it ended, and put the question back where it can be sent again. */
+  private fail(why: string): void {
+    if (!this.running) return;
+    this.running.turn.fail(why);
+    if (!this.prompt.value) this.prompt.value = this.running.asked;
+    this.end();
+  }
+
+  private end(): void {
+    this.running = null;
+    this.transcript.ariaBusy = "false";
+    this.label("Send", true);
+    this.follow(false);
+  }
+
+  private clear(): void {
+    if (this.running) this.stop();
+    this.running = null;
+    this.history = [];
+    this.transcript.replaceChildren(this.part("empty"));
+    this.part("empty").hidden = false;
+    this.label("Send", true);
+    this.prompt.focus();
+  }
+
+  private label(words: string, primary: boolean): void {
+    this.action.textContent = words;
+    this.action.classList.toggle("primary", primary);
+    this.element.dataset.state = words.toLowerCase();
+  }
+
+  private say(words: string): void {
+    this.part("status").textContent = words;
+  }
+
+  /** Keep the end in view, unless the reader has scrolled away from it. */
+  private follow(always: boolean): void {
+    const page = document.documentElement;
+    const below = page.scrollHeight - page.clientHeight - page.scrollTop;
+    if (always || below < 160) page.scrollTop = page.scrollHeight;
+  }
+}

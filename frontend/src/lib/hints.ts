@@ -1,0 +1,61 @@
+/** What the live websocket carries; the shapes are those of tenants/contracts.py. */
+
+export interface TenantUse {
+  tenant_id: string;
+  kv_bytes: number;
+  kv_peak_bytes: number;
+  running: number;
+  queued: number;
+  output_tokens_per_second: number;
+}
+
+export interface WorkerStats {
+  worker_id: string;
+  at: number; // unix seconds
+  core_ready: boolean;
+  applied_version: number;
+  blocks_total: number;
+  blocks_free: number;
+  block_bytes: number;
+  running: number;
+  queued: number;
+  prompt_tokens_per_second: number;
+  output_tokens_per_second: number;
+  tenants: TenantUse[];
+}
+
+interface Numbered {
+  type: "hint";
+  seq: number;
+}
+
+export type Hint =
+  | (Numbered & { kind: "stats"; workers: WorkerStats[] })
+  | (Numbered & { kind: "policy"; tenant_id: string; version: number; applied: number; of: number; ms: number })
+  | (Numbered & { kind: "workers" });
+
+/** Read one message; null when it is no hint that this page knows. */
+export function parseHint(text: string): Hint | null {
+  const message: unknown = JSON.parse(text);
+  if (typeof message !== "object" || message === null) return null;
+  const { type, kind, seq } = message as { type?: unknown; kind?: unknown; seq?: unknown };
+  const known = kind === "stats" || kind === "policy" || kind === "workers";
+  return type === "hint" && known && typeof seq === "number" ? (message as Hint) : null;
+}
+
+/** Follows the running number of the hints; says whether any was missed before this one. */
+export class Sequence {
+  private last: number | null = null;
+
+  /** True when hints between the last one and this one were lost, or the numbering began anew. */
+  gapBefore(seq: number): boolean {
+    const gap = this.last !== null && seq !== this.last + 1;
+    this.last = seq;
+    return gap;
+  }
+
+  /** Forget the numbering, as after a reconnect. */
+  reset(): void {
+    this.last = null;
+  }
+}
