@@ -1,0 +1,70 @@
+"""Rotary tables: cosines and sines of every position, for the plain kind and its scalings."""
+
+import math
+from collections.abc import Callable
+
+import torch
+
+from engine.model.spec import RopeSpec
+
+
+def rope_table(rope: RopeSpec, *, head_dim: int, max_positions: int) -> torch.Tensor:
+    """Return `[max_positions, head_dim]` float32: `head_dim / 2` cosines, then as many sines."""
+    exponent = torch.arange(0, head_dim, 2, dtype=torch.float32) / head_dim
+    frequencies, factor = _KINDS[rope.kind](rope, 1.0 / rope.theta**exponent)
+    angles = torch.arange(max_positions, dtype=torch.float32)[:, None] * frequencies
+    return torch.cat((angles.cos(), angles.sin()), -1) * factor
+
+
+def _default(rope: RopeSpec, frequencies: torch.Tensor) -> tuple[torch.Tensor, float]:
+    return frequencies, 1.0
+
+
+def _linear(rope: RopeSpec, frequencies: torch.Tensor) -> tuple[torch.Tensor, float]:
+    return frequencies / rope.parameters["factor"], 1.0
+
+
+def _llama3(rope: RopeSpec, frequencies: torch.Tensor) -> tuple[torch.Tensor, float]:
+    """Scale low frequencies by `factor`, keep high ones, blend between. Source: Llama 3.1 reference code."""
+    parameters = rope.parameters
+    low, high = parameters["low_freq_factor"], parameters["high_freq_factor"]
+    turns = parameters["original_max_position_embeddings"] * frequencies / (2 * math.pi)  # over the trained context
+    blend = ((turns - low) / (high - low)).clamp(0, 1)
+    return frequencies * (blend + (1 - blend) / parameters["factor"]), 1.0
+
+
+def _yarn(rope: RopeSpec, frequencies: torch.Tensor) -> tuple[torch.Tensor, float]:
+    """Blend interpolated and kept frequencies by their turns in the trained context. Source: YaRN, arXiv 2309.00071."""
+    parameters, half = rope.parameters, frequencies.shape[0]
+    scale, trained = parameters["factor"], parameters["original_max_position_embeddings"]
+
+    def dimension(turns: float) -> float:
+        return 2 * half * math.log(trained / (turns * 2 * math.pi)) / (2 * math.log(rope.theta))
+
+    low, high = dimension(parameters.get("beta_fast") or 32), dimension(parameters.get("beta_slow") or 1)
+    if parameters.get("truncate", True):
+        low, high = math.floor(low), math.ceil(high)
+    low, high = max(low, 0), min(high, 2 * half - 1)
+    ramp = ((torch.arange(half) - low) / max(high - low, 0.001)).clamp(0, 1)
+    return frequencies * ((1 - ramp) + ramp / scale), _yarn_attention_factor(rope)
+
+
+def _yarn_attention_factor(rope: RopeSpec) -> float:
+    parameters = rope.parameters
+    if parameters.get("attention_factor") is not None:
+        return float(parameters["attention_factor"])
+
+    def magnitude(weight: float) -> float:
+        return 0.1 * weight * math.log(parameters["factor"]) + 1.0 if parameters["factor"] > 1 else 1.0
+
+    if parameters.get("mscale") and parameters.get("mscale_all_dim"):
+        return magnitude(parameters["mscale"]) / magnitude(parameters["mscale_all_dim"])
+    return magnitude(1.0)
+
+
+_KINDS: dict[str, Callable[[RopeSpec, torch.Tensor], tuple[torch.Tensor, float]]] = {
+    "default": _default,
+    "linear": _linear,
+    "llama3": _llama3,
+    "yarn": _yarn,
+}

@@ -1,0 +1,187 @@
+"""The runner: owns every tensor, runs one forward a step over the paged cache. START HERE: `launch`."""
+
+import os
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from engine.config import EngineConfig
+from engine.errors import ConfigError, CoreError
+from engine.model.decoder import Decoder
+from engine.model.folder import ModelFolder
+from engine.model.loader import load_weights
+from engine.model.sampler import sample
+from engine.model.spec import DecoderSpec
+from engine.step import CacheShape, SequenceStep, StepHandle, StepPlan, StepResult
+from kernels.batch import AttentionBatch
+from kernels.errors import BackendUnavailable
+from kernels.ops import Ops, select_backend
+from kernels.pages import PageShape
+
+
+@dataclass(frozen=True, slots=True)
+class Launched:
+    """A step whose tokens may still be on their way from the device."""
+
+    tokens: torch.Tensor
+    elapsed: Callable[[], float]
+
+    def wait(self) -> StepResult:
+        """Block until the tokens are here."""
+        token_ids = tuple(self.tokens.tolist())
+        return StepResult(token_ids=token_ids, seconds=self.elapsed())
+
+
+class ModelRunner:
+    """Executes steps. Not thread-safe: one thread constructs it and launches all steps."""
+
+    def __init__(self, config: EngineConfig, folder: ModelFolder) -> None:
+        torch.set_num_threads(config.threads or len(os.sched_getaffinity(0)))
+        device, dtype = _device(config), _dtype(config)
+        self._ops = _backend(config, device, dtype)
+        spec = DecoderSpec.from_config(folder.config)
+        self._shape, page_shape = _cache_shape(config, folder, spec, dtype)
+        self._poison = config.poison
+        with torch.inference_mode():
+            weights = load_weights(folder, spec, self._ops)
+            self._decoder = Decoder(spec, weights, self._ops, folder.max_context_tokens)
+            self._pages = self._ops.empty_pages(page_shape)
+            self._table = torch.zeros((self._shape.max_rows, self._shape.max_columns), dtype=torch.int32, device=device)
+            self._host_table = self._table.numpy() if device.type == "cpu" else self._table.cpu().numpy()
+
+    @property
+    def shape(self) -> CacheShape:
+        """The pool's geometry."""
+        return self._shape
+
+    @property
+    def dtype(self) -> str:
+        """`float32` or `bfloat16`."""
+        return str(self._ops.dtype).removeprefix("torch.")
+
+    @property
+    def device(self) -> str:
+        """`cpu` or `cuda`."""
+        return self._ops.device.type
+
+    @property
+    def kernel_backend(self) -> str:
+        """The kernels in use."""
+        return self._ops.name
+
+    def launch(self, plan: StepPlan) -> StepHandle:
+        """Apply the plan's poison and table writes, run the model over its tokens, sample. Steps run in launch order."""
+        started = time.perf_counter()
+        with torch.inference_mode():
+            if self._poison and plan.poison:
+                self._pages.fill(self._to_device(np.array(plan.poison, dtype=np.int64)), float("nan"))
+            self._write_table(plan)
+            token_ids, batch = self._batch(plan.sequences)
+            sampled = [index for index, part in enumerate(plan.sequences) if part.sampling is not None]
+            last = self._to_device(_last_tokens(plan.sequences, sampled))
+            logits = self._decoder.forward(token_ids, batch, self._pages, last)
+            if self._poison and bool(logits.isnan().any()):
+                raise CoreError(f"step {plan.number} read a stale or foreign KV slot: its logits are NaN")
+            tokens = sample(logits, [plan.sequences[index] for index in sampled])
+        return Launched(tokens, self._clock(started))
+
+    def _clock(self, started: float) -> Callable[[], float]:
+        """Return what tells the step's seconds: on the CPU it has ended by now, elsewhere it ends with the wait."""
+        if self._ops.device.type == "cpu":
+            seconds = time.perf_counter() - started
+            return lambda: seconds
+        return lambda: time.perf_counter() - started
+
+    def _write_table(self, plan: StepPlan) -> None:
+        for write in plan.table_writes:
+            self._host_table[write.row, write.column : write.column + len(write.blocks)] = write.blocks
+        if self._ops.device.type != "cpu":  # there, both are one memory
+            for row in sorted({write.row for write in plan.table_writes}):
+                self._table[row] = self._to_device(self._host_table[row])
+
+    def _batch(self, parts: Sequence[SequenceStep]) -> tuple[torch.Tensor, AttentionBatch]:
+        """Lay the sequences end to end."""
+        lengths = np.array([len(part.token_ids) for part in parts], dtype=np.int32)
+        starts = np.array([part.start for part in parts], dtype=np.int32)
+        rows = np.array([part.row for part in parts], dtype=np.int32)
+        query_starts = np.zeros(len(parts) + 1, dtype=np.int32)
+        np.cumsum(lengths, out=query_starts[1:])
+        token_ids = np.fromiter((token for part in parts for token in part.token_ids), np.int64, query_starts[-1])
+        within = np.arange(query_starts[-1], dtype=np.int32) - np.repeat(query_starts[:-1], lengths)
+        positions = within + np.repeat(starts, lengths)
+        size = self._shape.block_size
+        blocks = self._host_table[np.repeat(rows, lengths), positions // size].astype(np.int64)
+        contexts = starts + lengths
+        batch = AttentionBatch(
+            positions=self._to_device(positions),
+            slots=self._to_device(blocks * size + positions % size),
+            query_starts=self._to_device(query_starts),
+            contexts=self._to_device(contexts),
+            rows=self._to_device(rows),
+            block_table=self._table,
+            max_query=int(lengths.max()),
+            max_context=int(contexts.max()),
+        )
+        return self._to_device(token_ids), batch
+
+    def _to_device(self, array: "np.ndarray[Any, Any]") -> torch.Tensor:
+        return torch.from_numpy(array).to(self._ops.device)
+
+
+def _last_tokens(parts: Sequence[SequenceStep], sampled: list[int]) -> "np.ndarray[Any, Any]":
+    ends = np.cumsum([len(part.token_ids) for part in parts], dtype=np.int64)
+    return ends[sampled] - 1 if sampled else ends[:0]
+
+
+def _device(config: EngineConfig) -> torch.device:
+    if config.device == "cuda" and not torch.cuda.is_available():
+        raise ConfigError("ENGINE_DEVICE=cuda: torch sees no CUDA device; use ENGINE_DEVICE=cpu")
+    if config.device == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    return torch.device(config.device)
+
+
+def _dtype(config: EngineConfig) -> torch.dtype:
+    if config.dtype != "auto":
+        return torch.float32 if config.dtype == "float32" else torch.bfloat16
+    fast = _device(config).type != "cpu" or torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()
+    return torch.bfloat16 if fast else torch.float32
+
+
+def _backend(config: EngineConfig, device: torch.device, dtype: torch.dtype) -> Ops:
+    try:
+        return select_backend(config.backend, device=device, dtype=dtype)  # type: ignore[arg-type]  # checked by the config
+    except BackendUnavailable as error:
+        raise ConfigError(f"ENGINE_BACKEND={config.backend}: {error}") from error
+
+
+def _cache_shape(
+    config: EngineConfig, folder: ModelFolder, spec: DecoderSpec, dtype: torch.dtype
+) -> tuple[CacheShape, PageShape]:
+    """Divide the pool's bytes into blocks."""
+
+    def pages(num_blocks: int) -> PageShape:
+        return PageShape(
+            num_layers=spec.num_layers,
+            num_blocks=num_blocks,
+            block_size=config.block_size,
+            num_kv_heads=spec.num_kv_heads,
+            head_dim=spec.head_dim,
+        )
+
+    block_bytes = pages(0).block_bytes(dtype)
+    num_blocks = config.kv_bytes // block_bytes
+    if num_blocks < 1:
+        raise ConfigError(f"ENGINE_KV_BYTES={config.kv_bytes}: one block of this model takes {block_bytes} bytes")
+    shape = CacheShape(
+        num_blocks=num_blocks,
+        block_size=config.block_size,
+        block_bytes=block_bytes,
+        max_rows=config.max_running,
+        max_columns=-(-folder.max_context_tokens // config.block_size),
+    )
+    return shape, pages(num_blocks)

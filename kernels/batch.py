@@ -1,0 +1,28 @@
+"""The flat batch of one step: tokens of all sequences end to end, and where each sequence's KV lies."""
+
+from dataclasses import dataclass
+
+import torch
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttentionBatch:
+    """Which tokens belong to which sequence. T tokens, S sequences; all tensors on the compute device.
+
+    Sequence s owns tokens `[query_starts[s], query_starts[s + 1])`; they are the last ones of its `contexts[s]` tokens,
+    and their KV is written before attention reads it. Decodes (one token each) may be mixed with prefill chunks.
+    """
+
+    positions: torch.Tensor  # [T] int32: each token's place in its sequence
+    slots: torch.Tensor  # [T] int64: block * block_size + offset; -1: do not write this token
+    query_starts: torch.Tensor  # [S + 1] int32
+    contexts: torch.Tensor  # [S] int32: tokens of the sequence, this step's included
+    rows: torch.Tensor  # [S] int32: row of the block table
+    block_table: torch.Tensor  # [max_rows, max_columns] int32: block ids, the persistent table
+    max_query: int  # longest query of the batch
+    max_context: int  # longest context of the batch
+
+    @property
+    def num_sequences(self) -> int:
+        """Sequences of the batch."""
+        return self.rows.shape[0]

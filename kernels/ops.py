@@ -1,0 +1,120 @@
+"""The ops of the decoder, one method each, and the choice of who computes them. START HERE.
+
+    ops = select_backend("auto", device=torch.device("cpu"), dtype=torch.bfloat16)
+    hidden = ops.rms_norm(hidden, weight, eps)
+
+Every backend has the same signatures; `reference` is the oracle of the others. Shapes: T tokens, H heads, D head size,
+S sequences. Tensors are of the ops' dtype on the ops' device unless said otherwise.
+"""
+
+import logging
+from abc import ABC, abstractmethod
+from typing import Literal
+
+import torch
+
+from kernels.batch import AttentionBatch
+from kernels.errors import BackendUnavailable
+from kernels.pages import LayerPages, Pages, PageShape
+
+BackendName = Literal["auto", "reference", "cpu"]
+
+_log = logging.getLogger("tollgate.kernels")
+
+
+class Linear(ABC):
+    """A weight in the form its backend multiplies fastest."""
+
+    out_features: int
+
+    @abstractmethod
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        """Return `x @ weight.T + bias`: `[T, in] -> [T, out]`."""
+
+
+class Ops(ABC):
+    """One backend on one device in one dtype."""
+
+    name: str
+
+    def __init__(self, device: torch.device, dtype: torch.dtype) -> None:
+        self.device = device
+        self.dtype = dtype
+
+    def empty_pages(self, shape: PageShape) -> Pages:
+        """Reserve the KV pool of a model."""
+        return Pages.empty(shape, self.dtype, self.device)
+
+    @abstractmethod
+    def kv_write(self, key: torch.Tensor, value: torch.Tensor, pages: LayerPages, slots: torch.Tensor) -> None:
+        """Store `key` and `value` `[T, H_kv, D]` in the slots `[T]` (int64) of one layer; slot -1 stores nothing.
+
+        Rows may be strided; the last two dimensions are contiguous.
+        """
+
+    @abstractmethod
+    def paged_attention(
+        self, query: torch.Tensor, pages: LayerPages, batch: AttentionBatch, *, scale: float
+    ) -> torch.Tensor:
+        """Return causal attention of `query` `[T, H, D]` over each sequence's own pages: `[T, H * D]`.
+
+        Query head h reads KV head `h // (H / H_kv)`. Slots past a sequence's context are never read into the result.
+        """
+
+    @abstractmethod
+    def rms_norm(
+        self, x: torch.Tensor, weight: torch.Tensor, *, eps: float, residual: torch.Tensor | None = None
+    ) -> torch.Tensor:
+        """Return `x / sqrt(mean(x²) + eps) * weight` over the last dimension.
+
+        With `residual`, `residual += x` comes first, in place, and the sum is what is normalised.
+        """
+
+    @abstractmethod
+    def rope(self, heads: torch.Tensor, table: torch.Tensor, positions: torch.Tensor) -> None:
+        """Rotate `heads` `[T, H, D]` in place, first half against second half of D.
+
+        `table`: `[max_positions, D]` float32, cosines then sines of each position. `positions`: `[T]` int32.
+        """
+
+    @abstractmethod
+    def silu_mul(self, gate_up: torch.Tensor) -> torch.Tensor:
+        """Return `silu(gate) * up` of `[T, 2 * I]`, gate first: `[T, I]`."""
+
+    @abstractmethod
+    def pack_linear(self, weight: torch.Tensor, bias: torch.Tensor | None = None) -> Linear:
+        """Prepare `weight` `[out, in]` (and `bias` `[out]`) once, at load."""
+
+
+def select_backend(name: BackendName, *, device: torch.device, dtype: torch.dtype) -> Ops:
+    """Choose who computes, once, and say so in the log.
+
+    `auto` takes the C++ kernels on a CPU that can build them and the reference elsewhere; a backend asked for by name
+    is used or refused, never replaced.
+
+    Raises:
+        BackendUnavailable: the named backend cannot run here.
+    """
+    from kernels.reference.ops import ReferenceOps  # here, not above: backends import this module
+
+    if name == "reference":
+        _log.info("kernels: reference on %s", device)
+        return ReferenceOps(device, dtype)
+    if name == "cpu" or device.type == "cpu":
+        try:
+            return _cpu_backend(device, dtype)
+        except BackendUnavailable as reason:
+            if name == "cpu":
+                raise
+            _log.warning("kernels: the reference serves, several times slower than C++: %s", reason)
+    else:
+        _log.warning("kernels: reference on %s: no backend for it is built in yet", device)
+    return ReferenceOps(device, dtype)
+
+
+def _cpu_backend(device: torch.device, dtype: torch.dtype) -> Ops:
+    from kernels.cpu.ops import CpuOps
+
+    ops = CpuOps.load(device, dtype)
+    _log.info("kernels: C++ on cpu, %s", ops.instructions)
+    return ops

@@ -1,0 +1,64 @@
+"""The reference backend: every op in a few lines of torch, arithmetic in float32, results in the ops' dtype."""
+
+import torch
+import torch.nn.functional as F  # noqa: N812
+
+from kernels.batch import AttentionBatch
+from kernels.ops import Linear, Ops
+from kernels.pages import LayerPages
+from kernels.reference import attention
+
+
+class PlainLinear(Linear):
+    """`F.linear` over the weight as it came."""
+
+    def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None) -> None:
+        self.out_features = weight.shape[0]
+        self._weight = weight
+        self._bias = bias
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        """Return `x @ weight.T + bias`."""
+        return F.linear(x, self._weight, self._bias)
+
+
+class ReferenceOps(Ops):
+    """Torch on any device."""
+
+    name = "reference"
+
+    def kv_write(self, key: torch.Tensor, value: torch.Tensor, pages: LayerPages, slots: torch.Tensor) -> None:
+        """See `Ops.kv_write`."""
+        attention.kv_write(key, value, pages, slots)
+
+    def paged_attention(
+        self, query: torch.Tensor, pages: LayerPages, batch: AttentionBatch, *, scale: float
+    ) -> torch.Tensor:
+        """See `Ops.paged_attention`."""
+        return attention.paged_attention(query, pages, batch, scale=scale)
+
+    def rms_norm(
+        self, x: torch.Tensor, weight: torch.Tensor, *, eps: float, residual: torch.Tensor | None = None
+    ) -> torch.Tensor:
+        """See `Ops.rms_norm`."""
+        if residual is not None:
+            x = residual.add_(x)
+        wide = x.float()
+        normal = wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + eps)
+        return (normal * weight.float()).to(x.dtype)
+
+    def rope(self, heads: torch.Tensor, table: torch.Tensor, positions: torch.Tensor) -> None:
+        """See `Ops.rope`. Source: RoFormer (arXiv 2104.09864), halves paired as in Llama."""
+        cos, sin = table[positions.long()].unsqueeze(1).chunk(2, -1)  # [T, 1, D / 2] each
+        first, second = heads.float().chunk(2, -1)
+        heads.copy_(torch.cat((first * cos - second * sin, second * cos + first * sin), -1))
+
+    def silu_mul(self, gate_up: torch.Tensor) -> torch.Tensor:
+        """See `Ops.silu_mul`."""
+        gate, up = gate_up.float().chunk(2, -1)
+        return (F.silu(gate) * up).to(gate_up.dtype)
+
+    def pack_linear(self, weight: torch.Tensor, bias: torch.Tensor | None = None) -> Linear:
+        """See `Ops.pack_linear`."""
+        weight = weight.to(self.device, self.dtype)
+        return PlainLinear(weight, None if bias is None else bias.to(self.device, self.dtype))
