@@ -1,9 +1,9 @@
 """Who may do what: pure rules over roles. An operator may do everything; a tenant's roles are listed below.
 
-    owner      everything of an admin, and gives and takes the owner role
-    admin      members, projects, name and time zone, management keys, audit
-    developer  API keys
-    viewer     reads
+owner      everything of an admin, and gives and takes the owner role
+admin      members, projects, name and time zone, management keys, audit
+developer  API keys
+viewer     reads
 """
 
 from typing import Literal

@@ -30,6 +30,7 @@ STATS_KEY = "tollgate:stats:{worker_id}"  # Redis: the last WorkerStats as JSON,
 
 PriorityName = Literal["interactive", "standard", "batch"]
 
+WORKER_LIVE_SECONDS = 30  # a worker whose heartbeat is older is not live; it sends one every 10 s
 TENANT_COLOURS = 8  # length of the pages' colour-blind-safe order; `colour` is an index into it
 API_KEY_SCOPES = ("generate", "models")  # generate: chat, completions, realtime; models: list them
 MANAGEMENT_KEY_SCOPES = ("read", "write")
@@ -44,7 +45,7 @@ class Actor(msgspec.Struct, frozen=True):
 
 
 class PolicyView(msgspec.Struct, frozen=True, kw_only=True):
-    """A tenant's fleet-wide policy. Bytes are device KV; `*_tokens` are per request; 0 for `rpm` and `tpm` is no limit."""
+    """A tenant's fleet-wide policy. Bytes are device KV; `*_tokens` are per request; `rpm`, `tpm` 0: no limit."""
 
     version: int
     weight: float
@@ -277,8 +278,8 @@ class WorkerStats(msgspec.Struct, frozen=True, kw_only=True):
     tenants: tuple[TenantUse, ...]
 
 
-# Hints that the live websocket carries: {"type": "hint", "kind": ..., "seq": n, ...}; `seq` rises by one per socket group
-# and a client that sees a gap refetches.
+# Hints that the live websocket carries: {"type": "hint", "kind": ..., "seq": n, ...}; `seq` rises by one per socket
+# group and a client that sees a gap refetches.
 #   kind "stats":   {"workers": [WorkerStats, ...]}
 #   kind "policy":  {"tenant_id", "version", "applied": n, "of": m, "ms": float}       after each ack
 #   kind "workers": {}                                                                 the set of workers changed

@@ -1,15 +1,17 @@
 """Errors of the domain.
 
-    TenantsError
-    ├── Invalid              a value breaks a rule; `field` names it, the message says what to write instead
-    │   └── PolicyInvalid
-    ├── Conflict             the change does not fit what is there now
-    │   └── StaleVersion     somebody else changed the policy first; `current` is the version to read again
-    ├── NotFound             no such row, or one that the caller may not see
-    └── Forbidden            the caller sees it and may not do this
-    NoTenantScope            our own mistake: a query of tenant data without a tenant (never shown to a client)
-    PepperMissing            KEY_PEPPER is not set
+TenantsError
+├── Invalid              a value breaks a rule; `field` names it, the message says what to write instead
+│   └── PolicyInvalid
+├── Conflict             the change does not fit what is there now
+│   └── StaleVersion     somebody else changed the policy first; `current` is the version to read again
+├── NotFound             no such row, or one that the caller may not see
+└── Forbidden            the caller sees it and may not do this
+NoTenantScope            our own mistake: a query of tenant data without a tenant (never shown to a client)
+PepperMissing            KEY_PEPPER is not set
 """
+
+# ruff: noqa: N818  # the names say what is wrong; a suffix would add nothing to `except StaleVersion`
 
 
 class TenantsError(Exception):

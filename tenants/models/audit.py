@@ -1,7 +1,5 @@
 """The audit trail: who did what to what, with before and after. Rows are only ever added (a trigger holds that)."""
 
-from typing import ClassVar
-
 from django.db import models
 from django.utils import timezone
 
@@ -23,7 +21,7 @@ class AuditEvent(models.Model):
     before = models.JSONField(null=True)
     after = models.JSONField(null=True)
 
-    objects: ClassVar[TenantManager["AuditEvent"]] = TenantManager()
+    objects = TenantManager["AuditEvent"]()
 
     class Meta:
         """Read newest first, a page at a time."""

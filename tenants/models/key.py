@@ -1,7 +1,5 @@
 """Keys: what a client authenticates with. Only a keyed digest is stored; the raw key is shown once."""
 
-from typing import ClassVar
-
 from django.conf import settings
 from django.contrib.postgres.fields import ArrayField
 from django.db import models
@@ -49,7 +47,7 @@ class ApiKey(KeyFields):
     tpm = models.PositiveIntegerField(default=0)
     replaced_by = models.OneToOneField("self", null=True, on_delete=models.SET_NULL, related_name="+")
 
-    objects: ClassVar[TenantManager["ApiKey"]] = TenantManager()
+    objects = TenantManager["ApiKey"]()
 
     class Meta:
         """Listed newest first, a page at a time."""
@@ -69,7 +67,7 @@ class ManagementKey(KeyFields):
     user = models.ForeignKey(settings.AUTH_USER_MODEL, null=True, on_delete=models.CASCADE, related_name="+")
     replaced_by = models.OneToOneField("self", null=True, on_delete=models.SET_NULL, related_name="+")
 
-    objects: ClassVar[TenantManager["ManagementKey"]] = TenantManager()
+    objects = TenantManager["ManagementKey"]()
 
     class Meta:
         """An operator's key has no tenant, every other has one."""

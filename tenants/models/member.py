@@ -1,7 +1,5 @@
 """A membership: a user's role in a tenant."""
 
-from typing import ClassVar
-
 from django.conf import settings
 from django.db import models
 from django.utils import timezone
@@ -27,7 +25,7 @@ class Membership(models.Model):
     role = models.CharField(max_length=16, choices=Role)
     created_at = models.DateTimeField(default=timezone.now, editable=False)
 
-    objects: ClassVar[TenantManager["Membership"]] = TenantManager()
+    objects = TenantManager["Membership"]()
 
     class Meta:
         """One role a user and tenant."""

@@ -1,7 +1,5 @@
 """The outbox: what happened, written in the transaction in which it happened, for readers outside the database."""
 
-from typing import ClassVar
-
 from django.db import models
 from django.utils import timezone
 
@@ -17,7 +15,7 @@ class OutboxEvent(models.Model):
     payload = models.JSONField()
     created_at = models.DateTimeField(default=timezone.now, db_index=True)
 
-    objects: ClassVar[TenantManager["OutboxEvent"]] = TenantManager()
+    objects = TenantManager["OutboxEvent"]()
 
     def __str__(self) -> str:
         return f"{self.topic} {self.pk}"

@@ -34,7 +34,7 @@ class Policy(models.Model):
     priority = models.CharField(max_length=16, choices=Priority, default=Priority.STANDARD)
     updated_at = models.DateTimeField(default=timezone.now)
 
-    objects: ClassVar[TenantManager["Policy"]] = TenantManager()
+    objects = TenantManager["Policy"]()
 
     class Meta:
         """What `services.policy` validates, the database checks again."""
@@ -67,7 +67,7 @@ class PolicyVersion(models.Model):
     tenant = models.ForeignKey(Tenant, on_delete=models.PROTECT, related_name="+")
     created_at = models.DateTimeField()
 
-    objects: ClassVar[TenantManager["PolicyVersion"]] = TenantManager()
+    objects = TenantManager["PolicyVersion"]()
 
     def __str__(self) -> str:
         return str(self.version)

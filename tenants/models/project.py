@@ -1,7 +1,6 @@
 """A project: groups a tenant's keys and usage."""
 
 import uuid
-from typing import ClassVar
 
 from django.db import models
 from django.utils import timezone
@@ -18,7 +17,7 @@ class Project(models.Model):
     name = models.CharField(max_length=80)
     created_at = models.DateTimeField(default=timezone.now, editable=False)
 
-    objects: ClassVar[TenantManager["Project"]] = TenantManager()
+    objects = TenantManager["Project"]()
 
     class Meta:
         """Names are unique within a tenant."""

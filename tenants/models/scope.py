@@ -6,7 +6,8 @@
 
 Django's internals (a forward foreign key, `save`, `refresh_from_db`, cascades) go through `_base_manager`, a plain
 manager: they start from a row that was already reached. Reverse accessors are switched off (`related_name="+"`), so
-there is no side door. The admin, `dumpdata --all` and fixtures do not use this manager, or name `across_tenants` themselves.
+there is no side door. The admin names `across_tenants` itself (`tenants/admin.py`);
+`dumpdata` needs `--all`, which takes the base manager.
 """
 
 import uuid

@@ -25,7 +25,7 @@ class Status(models.TextChoices):
 
 
 class Tenant(models.Model):
-    """A tenant. The slug is in URLs and never changes (a database trigger holds it); the secret never leaves the domain."""
+    """A tenant. The slug is in URLs and never changes (a trigger holds it); the secret never leaves us."""
 
     id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
     slug = models.CharField(max_length=40, unique=True)

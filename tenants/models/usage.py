@@ -1,7 +1,5 @@
 """The ledger: one record a request, inserted once however often the worker delivers it."""
 
-from typing import ClassVar
-
 from django.db import models
 from django.utils import timezone
 
@@ -30,7 +28,7 @@ class UsageRecord(models.Model):
     num_preemptions = models.PositiveIntegerField()
     recorded_at = models.DateTimeField(default=timezone.now)
 
-    objects: ClassVar[TenantManager["UsageRecord"]] = TenantManager()
+    objects = TenantManager["UsageRecord"]()
 
     class Meta:
         """Pages go from the newest back; counts are never negative."""

@@ -1,0 +1,29 @@
+"""Where the parts of a limit bar lie, in per cent of its length.
+
+`frontend/src/lib/limit.ts` moves the same parts live; `limit.cases.json` beside it holds both to one layout.
+"""
+
+import math
+from typing import NamedTuple
+
+
+class LimitParts(NamedTuple):
+    """Lengths of the use's three parts, and the places of the two marks."""
+
+    used: float  # what lies within the soft limit
+    borrowed: float  # what lies between soft and hard
+    over: float  # what lies above hard until it has settled
+    soft: float
+    hard: float
+
+
+def limit_parts(use: int, soft: int, hard: int) -> LimitParts:
+    """Lay out `use` against `soft` and `hard` (bytes); the bar grows past the hard end only while the use does."""
+    scale = max(use, hard, 1)
+    within = min(use, soft, hard)
+    borrowed = max(0, min(use, hard) - within)
+
+    def per(amount: int) -> float:
+        return math.floor(amount / scale * 10_000 + 0.5) / 100
+
+    return LimitParts(per(within), per(borrowed), per(max(0, use - hard)), per(min(soft, scale)), per(hard))

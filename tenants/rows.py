@@ -1,0 +1,154 @@
+"""Turn rows into the frozen values of `contracts`."""
+
+import hashlib
+import hmac
+from typing import Literal, cast
+
+from tenants.authority import RoleName
+from tenants.contracts import (
+    ApiKeyView,
+    KeyGrant,
+    ManagementKeyView,
+    MemberView,
+    PolicyView,
+    PriorityName,
+    ProjectView,
+    TenantView,
+    WorkerView,
+)
+from tenants.models import ApiKey, ManagementKey, Membership, Policy, Project, Tenant, Worker
+from tenants.models.key import KeyFields
+
+_NAMESPACE_LABEL = b"tollgate kv namespace v1"
+
+
+def namespace(secret: bytes | memoryview) -> bytes:
+    """Return a tenant's KV namespace, 32 bytes: derived from its secret, so that nobody outside can name it."""
+    return hmac.new(bytes(secret), _NAMESPACE_LABEL, hashlib.sha256).digest()
+
+
+def policy_view(row: Policy) -> PolicyView:
+    """Return a policy row as a value."""
+    return PolicyView(
+        version=row.version,
+        weight=row.weight,
+        kv_soft_bytes=row.kv_soft_bytes,
+        kv_hard_bytes=row.kv_hard_bytes,
+        max_running=row.max_running,
+        max_queued=row.max_queued,
+        rpm=row.rpm,
+        tpm=row.tpm,
+        max_context=row.max_context,
+        max_output=row.max_output,
+        priority=cast(PriorityName, str(row.priority)),
+    )
+
+
+def key_grant(row: ApiKey) -> KeyGrant:
+    """Return what a usable key may do; expects `tenant` and `tenant.policy` to be loaded."""
+    return KeyGrant(
+        key_id=row.id,
+        tenant_id=str(row.tenant_id),
+        tenant_slug=row.tenant.slug,
+        project_id=str(row.project_id),
+        namespace=namespace(row.tenant.secret),
+        models=tuple(row.allowed_models),
+        expires_at=row.expires_at.timestamp() if row.expires_at else 0.0,
+        ip_ranges=tuple(row.ip_ranges),
+        rpm=row.rpm,
+        tpm=row.tpm,
+        policy=policy_view(row.tenant.policy),
+        scopes=tuple(row.scopes),
+    )
+
+
+def tenant_view(row: Tenant) -> TenantView:
+    """Return a tenant row as a value, without its secret."""
+    return TenantView(
+        id=str(row.id),
+        slug=row.slug,
+        name=row.name,
+        colour=row.colour,
+        time_zone=row.time_zone,
+        status="suspended" if row.status == "suspended" else "active",
+        created_at=row.created_at,
+    )
+
+
+def project_view(row: Project) -> ProjectView:
+    """Return a project row as a value."""
+    return ProjectView(id=str(row.id), name=row.name, created_at=row.created_at)
+
+
+def member_view(row: Membership) -> MemberView:
+    """Return a membership row as a value; expects `user` to be loaded."""
+    return MemberView(
+        user_id=row.user_id,
+        email=row.user.email,
+        name=row.user.name,
+        role=cast(RoleName, str(row.role)),
+        created_at=row.created_at,
+    )
+
+
+def api_key_view(row: ApiKey) -> ApiKeyView:
+    """Return an API key row as a value, without its digest."""
+    return ApiKeyView(
+        id=row.id,
+        name=row.name,
+        prefix=f"tg_live_{row.id}",
+        project_id=str(row.project_id),
+        scopes=tuple(row.scopes),
+        models=tuple(row.allowed_models),
+        ip_ranges=tuple(row.ip_ranges),
+        rpm=row.rpm,
+        tpm=row.tpm,
+        expires_at=row.expires_at,
+        revoked_at=row.revoked_at,
+        last_used_at=row.last_used_at,
+        replaced_by=row.replaced_by_id,
+        created_by=row.created_by,
+        created_at=row.created_at,
+        status=key_status(row),
+    )
+
+
+def management_key_view(row: ManagementKey) -> ManagementKeyView:
+    """Return a management key row as a value, without its digest."""
+    return ManagementKeyView(
+        id=row.id,
+        name=row.name,
+        prefix=f"tg_{'op' if row.tenant_id is None else 'adm'}_{row.id}",
+        role=cast(Literal["operator", "owner", "admin"], row.role),
+        scopes=tuple(row.scopes),
+        ip_ranges=tuple(row.ip_ranges),
+        expires_at=row.expires_at,
+        revoked_at=row.revoked_at,
+        last_used_at=row.last_used_at,
+        replaced_by=row.replaced_by_id,
+        created_by=row.created_by,
+        created_at=row.created_at,
+        status=key_status(row),
+    )
+
+
+def key_status(row: KeyFields) -> Literal["active", "expired", "revoked"]:
+    """Say in one word whether a key works."""
+    if row.revoked_at is not None:
+        return "revoked"
+    return "active" if row.usable() else "expired"
+
+
+def worker_view(row: Worker) -> WorkerView:
+    """Return a worker row as a value."""
+    return WorkerView(
+        worker_id=row.id,
+        address=row.address,
+        model=row.model,
+        digest=row.digest,
+        kv_bytes=row.kv_bytes,
+        block_bytes=row.block_bytes,
+        max_context=row.max_context,
+        last_seen_at=row.last_seen_at.timestamp(),
+        draining=row.draining,
+    )

@@ -1,0 +1,94 @@
+"""What a policy may be: ranges, soft within hard, and guarantees that fit the pool."""
+
+from collections.abc import Mapping
+from typing import Literal
+
+import msgspec
+
+from tenants.contracts import PolicyView, PriorityName
+from tenants.errors import Invalid, PolicyInvalid
+from tenants.rules import values
+
+LOW_WATERMARK = 0.90  # of the pool; what is above is the reserve from which borrowers finish
+MOST_BYTES = 1 << 60
+MOST_COUNT = (1 << 31) - 1
+
+PRIORITIES: tuple[PriorityName, ...] = ("interactive", "standard", "batch")
+_WHOLE: dict[str, tuple[int, int]] = {
+    "kv_soft_bytes": (0, MOST_BYTES),
+    "kv_hard_bytes": (1, MOST_BYTES),
+    "max_running": (1, 1_000_000),
+    "max_queued": (0, 1_000_000),
+    "rpm": (0, MOST_COUNT),
+    "tpm": (0, MOST_COUNT),
+    "max_context": (1, MOST_COUNT),
+    "max_output": (1, MOST_COUNT),
+}
+FIELDS: tuple[str, ...] = ("weight", *_WHOLE, "priority")
+
+DEFAULT = PolicyView(
+    version=0,
+    weight=1.0,
+    kv_soft_bytes=0,
+    kv_hard_bytes=256 << 20,
+    max_running=32,
+    max_queued=256,
+    rpm=0,
+    tpm=0,
+    max_context=8192,
+    max_output=4096,
+    priority="standard",
+)
+
+
+def changed(current: PolicyView, changes: Mapping[str, object]) -> PolicyView:
+    """Return `current` with `changes` applied, whatever types a caller sent.
+
+    Raises:
+        PolicyInvalid: an unknown field, a wrong type, a value out of range, or soft above hard.
+    """
+    checked = {field: _check(field, value) for field, value in changes.items()}
+    after = msgspec.structs.replace(current, **checked)
+    if after.kv_soft_bytes > after.kv_hard_bytes:
+        field: Literal["kv_soft_bytes", "kv_hard_bytes"] = (
+            "kv_soft_bytes" if "kv_soft_bytes" in changes else "kv_hard_bytes"
+        )
+        raise PolicyInvalid(
+            field,
+            f"kv_soft_bytes ({after.kv_soft_bytes}) must not be above kv_hard_bytes ({after.kv_hard_bytes}): "
+            "lower the guarantee or raise the ceiling, in one change if need be",
+        )
+    return after
+
+
+def check_guarantees(*, before: int, after: int, others: int, pool: int) -> None:
+    """Check that a raised guarantee fits: the sum of all soft limits stays under the pool's low watermark.
+
+    Args:
+        before: the tenant's `kv_soft_bytes` until now. What does not rise is not refused, so that an operator can
+            still lower limits after a worker has gone.
+        after: the one wanted.
+        others: sum of `kv_soft_bytes` of all other tenants.
+        pool: device KV bytes of the live workers; 0, and nothing can be said.
+    """
+    room = int(pool * LOW_WATERMARK) - others
+    if pool and after > before and after > room:
+        raise PolicyInvalid(
+            "kv_soft_bytes",
+            f"kv_soft_bytes ({after}) does not fit: {LOW_WATERMARK:.0%} of the pool of {pool} bytes, less {others} "
+            f"guaranteed to others, leaves {max(room, 0)}; lower it, lower another tenant's, or allow overcommit",
+        )
+
+
+def _check(field: str, value: object) -> float | str:
+    try:
+        if field in _WHOLE:
+            low, high = _WHOLE[field]
+            return values.whole(field, value, low=low, high=high)
+        if field == "weight":
+            return values.number(field, value, above=0.0, high=1000.0)
+        if field == "priority":
+            return values.choice(field, value, PRIORITIES)
+    except Invalid as error:
+        raise PolicyInvalid(error.field, error.message) from error
+    raise PolicyInvalid(field, f"{field} is no field of a policy; there are {', '.join(FIELDS)}")

@@ -1,0 +1,102 @@
+"""Change a tenant's policy."""
+
+import uuid
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any
+
+import msgspec
+from django.db import transaction
+from django.db.models import Sum
+from django.utils import timezone
+
+from tenants import rows, selectors
+from tenants.contracts import KEYS_CHANNEL, POLICY_CHANNEL, Actor, PolicyView
+from tenants.errors import NotFound, PolicyInvalid, StaleVersion
+from tenants.models import Policy
+from tenants.rules import policy as rules
+from tenants.services import versions
+from tenants.services.journal import Change, notify, write_down
+
+
+@transaction.atomic
+def set_policy(
+    *,
+    tenant_id: uuid.UUID | str,
+    expected_version: int,
+    changes: Mapping[str, object],
+    actor: Actor,
+    overcommit: bool = False,
+) -> PolicyView:
+    """Change some fields of a tenant's policy, if it still is at `expected_version`.
+
+    Args:
+        tenant_id: the tenant.
+        expected_version: the version that the caller has read.
+        changes: fields of `PolicyView` and their new values, of any type a client may have sent.
+        actor: who does it.
+        overcommit: allow guarantees that do not all fit the pool; they then scale down pro rata.
+
+    Returns:
+        The policy as it now is, with its new version.
+
+    Raises:
+        StaleVersion: somebody else changed it first; nothing was changed.
+        PolicyInvalid: names the field and the fix; nothing was changed.
+        NotFound: there is no such tenant.
+    """
+    if not changes:
+        raise PolicyInvalid("", f"name at least one field to change: {', '.join(rules.FIELDS)}")
+    version = versions.next_version()  # first: whoever holds the counter sees every change before it
+    row = Policy.objects.for_tenant(tenant_id).select_for_update().first()
+    if row is None:
+        raise NotFound("there is no such tenant")
+    if row.version != expected_version:
+        raise StaleVersion(expected_version, row.version)
+    before = rows.policy_view(row)
+    after = msgspec.structs.replace(rules.changed(before, changes), version=version)
+    if not overcommit:
+        check_guarantees(row.tenant_id, before, after)
+    save(row, after, timezone.now())
+    extra = {"overcommit": True} if overcommit else {}
+    write_down(
+        Change(
+            action="policy.changed",
+            target_kind="policy",
+            target_id=str(row.tenant_id),
+            tenant_id=row.tenant_id,
+            before=as_json(before),
+            after=as_json(after) | extra,
+        ),
+        actor,
+    )
+    announce(version, row.tenant_id)
+    return after
+
+
+def save(row: Policy, view: PolicyView, at: datetime) -> None:
+    """Store `view` in `row` and remember the version."""
+    for field in (*rules.FIELDS, "version"):
+        setattr(row, field, getattr(view, field))
+    row.updated_at = at
+    row.save()
+    versions.record_version(view.version, row.tenant_id, at)
+
+
+def announce(version: int, tenant_id: uuid.UUID) -> None:
+    """Tell the controller of the version, and the web processes that grants of the tenant carry an old policy."""
+    notify(POLICY_CHANNEL, str(version))
+    notify(KEYS_CHANNEL, f"tenant:{tenant_id}")
+
+
+def as_json(view: PolicyView) -> dict[str, Any]:
+    """Return a policy as the audit trail keeps it."""
+    return msgspec.structs.asdict(view)
+
+
+def check_guarantees(tenant_id: uuid.UUID, before: PolicyView, after: PolicyView) -> None:
+    """Check a raised guarantee against all others and the live pool; call with the counter held."""
+    others = Policy.objects.across_tenants().exclude(tenant_id=tenant_id).aggregate(sum=Sum("kv_soft_bytes"))["sum"]
+    rules.check_guarantees(
+        before=before.kv_soft_bytes, after=after.kv_soft_bytes, others=int(others or 0), pool=selectors.pool_bytes()
+    )

@@ -1,0 +1,109 @@
+"""Workers announce themselves, ack policy versions and are forgotten when they stay away."""
+
+from datetime import UTC, datetime, timedelta
+
+from django.db import transaction
+from django.db.models import Q
+from django.utils import timezone
+
+from tenants import rows
+from tenants.contracts import WORKER_LIVE_SECONDS, WORKERS_CHANNEL, Actor, WorkerAnnouncement, WorkerView
+from tenants.models import PolicyAck, Worker
+from tenants.rules import values
+from tenants.services.journal import Change, notify, write_down
+
+_CARD = ("address", "model", "digest", "kv_bytes", "block_bytes", "max_context")
+_MOST = (1 << 60) - 1
+
+
+@transaction.atomic
+def announce(*, announcement: WorkerAnnouncement) -> WorkerView:
+    """Take a worker's announcement or heartbeat; listeners hear of it only when something changed or it came back.
+
+    Raises:
+        Invalid: names the field and the fix.
+    """
+    card = _checked(announcement)
+    now = timezone.now()
+    row, is_new = Worker.objects.select_for_update().get_or_create(
+        pk=card.worker_id, defaults={field: getattr(card, field) for field in _CARD} | {"last_seen_at": now}
+    )
+    was_away = row.last_seen_at < now - timedelta(seconds=WORKER_LIVE_SECONDS)
+    is_changed = any(getattr(row, field) != getattr(card, field) for field in _CARD)
+    for field in _CARD:
+        setattr(row, field, getattr(card, field))
+    row.last_seen_at = now
+    if is_new or is_changed or was_away:
+        row.announced_at = now
+        _write_down("worker.announced", row, Actor("system", card.worker_id, f"worker {card.worker_id}"))
+    row.save()
+    return rows.worker_view(row)
+
+
+@transaction.atomic
+def mark_applied(*, worker_id: str, version: int, applied_at: datetime | float) -> bool:
+    """Record that a worker has applied a policy version, and with it all earlier ones.
+
+    Args:
+        worker_id: the worker.
+        version: the version that it enforces.
+        applied_at: when its step took it up; unix seconds or a time with a zone.
+
+    Returns:
+        Whether this was news; a repeated ack, or one of an unknown worker, is not.
+    """
+    at = applied_at if isinstance(applied_at, datetime) else datetime.fromtimestamp(applied_at, UTC)
+    row = Worker.objects.select_for_update().filter(pk=worker_id).first()
+    if row is None:
+        return False
+    _, is_new = PolicyAck.objects.get_or_create(worker=row, version=version, defaults={"applied_at": at})
+    if version > row.applied_version:
+        row.applied_version, row.applied_at = version, at
+        row.save(update_fields=["applied_version", "applied_at"])
+    return is_new
+
+
+@transaction.atomic
+def set_draining(*, worker_id: str, draining: bool, actor: Actor) -> bool:
+    """Mark a worker as draining (it takes nothing new) or as serving; return whether that changed anything."""
+    row = Worker.objects.select_for_update().filter(pk=worker_id).exclude(draining=draining).first()
+    if row is None:
+        return False
+    row.draining = draining
+    row.save(update_fields=["draining"])
+    _write_down("worker.draining" if draining else "worker.serving", row, actor)
+    return True
+
+
+@transaction.atomic
+def forget_stale(*, older_than_seconds: float = 3600.0) -> list[str]:
+    """Delete workers, with their acks, that have been silent for so long; return their ids."""
+    silent = Q(last_seen_at__lt=timezone.now() - timedelta(seconds=older_than_seconds))
+    gone = list(Worker.objects.select_for_update(skip_locked=True).filter(silent).order_by("pk"))
+    for row in gone:
+        _write_down("worker.forgotten", row, Actor("system", "controller", "controller"))
+        row_id = row.pk
+        PolicyAck.objects.filter(worker_id=row_id).delete()
+        row.delete()
+    return [row.pk for row in gone]
+
+
+def _write_down(action: str, row: Worker, actor: Actor) -> None:
+    after = {field: getattr(row, field) for field in (*_CARD, "draining")}
+    write_down(
+        Change(action=action, target_kind="worker", target_id=row.pk, tenant_id=None, after=after),
+        actor,
+    )
+    notify(WORKERS_CHANNEL, row.pk)
+
+
+def _checked(card: WorkerAnnouncement) -> WorkerAnnouncement:
+    return WorkerAnnouncement(
+        worker_id=values.text("worker_id", card.worker_id, longest=100),
+        address=values.text("address", card.address, longest=300),
+        model=values.text("model", card.model, longest=200),
+        digest=values.text("digest", card.digest, longest=64, shortest=0),
+        kv_bytes=values.whole("kv_bytes", card.kv_bytes, low=1, high=_MOST),
+        block_bytes=values.whole("block_bytes", card.block_bytes, low=1, high=_MOST),
+        max_context=values.whole("max_context", card.max_context, low=1, high=(1 << 31) - 1),
+    )

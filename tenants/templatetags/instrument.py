@@ -1,0 +1,75 @@
+"""Template tags of the instrument: figures, limit bars, fields, navigation."""
+
+from collections.abc import Callable, Mapping
+from datetime import datetime
+from typing import Any
+
+from django import template
+from django.forms import BoundField
+from django.utils.html import format_html
+from django.utils.safestring import SafeString
+
+from tenants.console import figures, navigation
+from tenants.console.figures import Figure
+from tenants.console.limit import limit_parts
+
+register = template.Library()
+
+_KINDS: Mapping[str, Callable[..., Figure]] = {
+    "bytes": figures.size,
+    "count": figures.count,
+    "rate": figures.rate,
+    "duration": figures.duration,
+}
+THEMES = ("light", "dark")
+
+
+@register.simple_tag
+def figure(kind: str, amount: float, unit: str | None = None, field: str = "") -> SafeString:
+    """Return a figure: value, quiet unit, exact value as title; `field` names it to the live feed."""
+    shown = _KINDS[kind](amount) if unit is None else _KINDS[kind](amount, unit)
+    name = format_html(' data-field="{}"', field) if field else ""
+    mark = format_html('<span class="unit">{}</span>', shown.unit) if shown.unit else ""
+    return format_html('<span class="figure" title="{}"{}>{}{}</span>', shown.exact, name, shown.value, mark)
+
+
+@register.inclusion_tag("parts/limit.html")
+def limit_bar(use: int, soft: int, hard: int, **options: Any) -> dict[str, Any]:
+    """Draw a limit. Options: `colour` (a tenant's), `field` (its name to the live feed), `tall`, `was_soft`, `was_hard` (ghosts)."""
+    ghosts = [options[name] / max(use, hard, 1) * 100 for name in ("was_soft", "was_hard") if options.get(name) is not None]
+    return {
+        "parts": limit_parts(use, soft, hard),
+        "words": f"uses {figures.size(use)}, soft limit {figures.size(soft)}, hard limit {figures.size(hard)}",
+        "ghosts": [round(place, 2) for place in ghosts if place <= 100],
+        "has_soft": soft > 0,
+        **options,
+    }
+
+
+@register.inclusion_tag("parts/field.html")
+def field(bound: BoundField, label: str = "") -> dict[str, Any]:
+    """Draw a form's field with label, hint and errors."""
+    return {"field": bound, "label": label or bound.label, "parts": getattr(bound.field, "is_joined", False)}
+
+
+@register.simple_tag
+def moment(at: datetime | None, otherwise: str = "") -> SafeString | str:
+    """Return a time as a date that reads well, with the exact time as title; `otherwise` where there is none."""
+    if at is None:
+        return otherwise
+    exact = f"{at:%Y-%m-%d %H:%M:%S} UTC"
+    return format_html('<time datetime="{}" title="{}">{}</time>', at.isoformat(), exact, navigation.short_moment(at))
+
+
+@register.simple_tag(takes_context=True)
+def theme(context: Mapping[str, Any]) -> str:
+    """Return the theme that the reader chose, or `auto`."""
+    request = context.get("request")
+    chosen = request.COOKIES.get("theme", "") if request is not None else ""
+    return chosen if chosen in THEMES else "auto"
+
+
+@register.simple_tag(takes_context=True)
+def masthead(context: Mapping[str, Any]) -> navigation.Masthead:
+    """Return what the head of the page offers to this reader."""
+    return navigation.masthead(context["request"], context.get("place"))
