@@ -1,0 +1,1 @@
+"""Management of the product from the command line."""

@@ -1,0 +1,145 @@
+"""Start the whole product, watch it, stop it: what `manage.py up` does between its lock and its end."""
+
+import http.client
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from gateway.config import ROOT, GatewayConfig
+from gateway.embedded.errors import EmbeddedError
+from gateway.embedded.instance import Instance
+from gateway.embedded.probe import is_ready, listed_models
+from gateway.embedded.programs import plan
+from gateway.embedded.restarts import Restarts
+from gateway.embedded.secret_store import load_secrets
+from gateway.embedded.serve_file import serve_json
+from gateway.embedded.stopping import StopSignals
+from gateway.embedded.supervise import ProcessState, Supervisor
+from gateway.embedded.tethered import tethered_here
+
+START_SECONDS = 300  # a large model takes its time; a program that fails ends the wait at once
+HASTE_SECONDS = 5  # a stop waits so long for streams, then ends them
+STAGE_SECONDS = 12  # then SIGKILL
+LOG_LINES = 12
+
+
+class Product:
+    """The processes of one instance."""
+
+    def __init__(self, config: GatewayConfig, instance: Instance, signals: StopSignals) -> None:
+        self._instance = instance
+        self._signals = signals
+        self._secrets = load_secrets(instance.secrets_file)
+        self._plan = plan(config, instance, self._secrets.environment(os.environ))
+        self._base_url = instance.local_url
+        self._public_url = config.base_url if config.public_url else instance.local_url
+        self._supervisor: Supervisor | None = None
+
+    def start(self) -> dict[str, Any]:
+        """Start everything and return the content of `serve.json` once a request can be served.
+
+        Raises:
+            EmbeddedError: a program failed; the message has its name and its last lines.
+            StopRequested: a signal came meanwhile.
+        """
+        for server in (self._plan.redis, self._plan.postgres):
+            if server is not None:
+                server.initialise()
+        supervisor = self._supervisor = Supervisor(self._instance, self._plan)
+        self._wait(supervisor.answers, "supervisord")
+        self._prepare()
+        supervisor.start([program.name for program in self._plan.programs if program.stage == 1])
+        self._wait(lambda: is_ready(self._base_url), "web to answer /readyz")
+        self._wait(lambda: bool(self._models()), "the engine to announce its model")
+        return serve_json(self._public_url, self._models()[0], self._secrets.demo)
+
+    def watch(self) -> None:
+        """Stay until a signal asks for the end; start again what supervisord has given up.
+
+        Raises:
+            StopRequested: the usual end.
+            EmbeddedError: supervisord itself died.
+        """
+        assert self._supervisor is not None
+        restarts = Restarts()
+        while True:
+            self._signals.pause()
+            given_up = [state.program for state in self._supervisor.states() if state.state == "FATAL"]
+            self._supervisor.start(restarts.due(given_up, time.monotonic()))
+
+    def stop(self) -> None:
+        """Stop all in order, streams first; whatever is slow is killed. No process is left when this returns."""
+        supervisor = self._supervisor
+        if supervisor is None:
+            return
+        try:
+            for stage in sorted({program.stop_stage for program in self._plan.programs}, reverse=True):
+                self._stop_stage(supervisor, stage)
+            supervisor.process.terminate()
+            supervisor.process.wait(STAGE_SECONDS)
+        except (EmbeddedError, OSError, http.client.HTTPException, subprocess.TimeoutExpired):
+            supervisor.kill()  # it hangs or is gone: the kernel takes its children along
+
+    def _stop_stage(self, supervisor: Supervisor, stage: int) -> None:
+        names = [program.name for program in self._plan.programs if program.stop_stage == stage]
+        supervisor.stop(names)
+        begun, hurried, requests = time.monotonic(), False, self._signals.requests
+        while left := [state for state in supervisor.states() if state.program in names and not state.stopped]:
+            waited = time.monotonic() - begun
+            if waited > STAGE_SECONDS or self._signals.requests > max(requests, 1):
+                supervisor.signal([state.program for state in left], "KILL")
+                begun, requests = time.monotonic(), self._signals.requests
+            elif waited > HASTE_SECONDS and not hurried:
+                supervisor.signal([state.program for state in left if state.program == "web"], "INT")
+                hurried = True
+            time.sleep(0.05)
+
+    def _prepare(self) -> None:
+        """Migrate and make the demo tenants, in a process that has the children's environment."""
+        flags = ["--private-server"] if self._plan.postgres is not None else []
+        log = self._instance.log_dir / "prepare.log"
+        with log.open("wb") as output:
+            process = subprocess.Popen(
+                tethered_here([sys.executable, "manage.py", "prepare", *flags]),
+                cwd=ROOT,
+                env=dict(self._plan.environment),
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                start_new_session=True,
+            )
+        self._wait(lambda: process.poll() is not None, "the database to be prepared")
+        if process.returncode:
+            raise EmbeddedError(f"The database could not be prepared.\n{_tail(log)}")
+
+    def _models(self) -> list[str]:
+        return listed_models(self._base_url, self._secrets.demo.tenants["minnow"].api_key)
+
+    def _wait(self, done: Callable[[], bool], what: str) -> None:
+        """Wait for `done`, as long as no program fails and nobody asks us to stop."""
+        deadline = time.monotonic() + START_SECONDS
+        while not done():
+            self._signals.pause()
+            assert self._supervisor is not None
+            self._supervisor.check_alive()
+            if self._supervisor.answers():
+                self._check_programs(self._supervisor.states())
+            if time.monotonic() > deadline:
+                raise EmbeddedError(
+                    f"Gave up after {START_SECONDS} s of waiting for {what}: see {self._instance.log_dir}"
+                )
+
+    def _check_programs(self, states: list[ProcessState]) -> None:
+        for state in states:
+            if state.state == "FATAL":
+                raise EmbeddedError(f"{state.program} could not start.\n{_tail(state.log)}")
+
+
+def _tail(log: Path) -> str:
+    text = log.read_text(errors="replace") if log.exists() else ""
+    lines = text.strip().splitlines()[-LOG_LINES:] or ["(it said nothing)"]
+    return "\n".join(f"    {line}" for line in lines) + f"\n  All of it: {log}"
