@@ -1,5 +1,6 @@
 """Workers announce themselves, ack policy versions and are forgotten when they stay away."""
 
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 
 from django.db import transaction
@@ -38,6 +39,11 @@ def announce(*, announcement: WorkerAnnouncement) -> WorkerView:
         _write_down("worker.announced", row, Actor("system", card.worker_id, f"worker {card.worker_id}"))
     row.save()
     return rows.worker_view(row)
+
+
+def seen(*, worker_ids: Sequence[str]) -> int:
+    """Count workers as heard of now, because the controller's own stream to them is alive; return how many there are."""
+    return Worker.objects.filter(pk__in=worker_ids).update(last_seen_at=timezone.now())
 
 
 @transaction.atomic
