@@ -34,6 +34,7 @@ class EngineConfig:
     token: str = ""  # ENGINE_TOKEN: bearer token of every call, required
     worker_id: str = "worker-0"  # ENGINE_WORKER_ID: stable name of this worker
     state_dir: Path = Path("var/engine")  # ENGINE_STATE_DIR: journal, counters, last policy, ipc socket
+    drain_seconds: int = 5  # ENGINE_DRAIN_SECONDS: how long running requests may go on after SIGTERM
     tls_cert: str = ""  # ENGINE_TLS_CERT, ENGINE_TLS_KEY: PEM files; empty: plain text (one machine only)
     tls_key: str = ""
 

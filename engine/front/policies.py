@@ -1,0 +1,72 @@
+"""The policy that this worker was given last: the merge of snapshots and deltas, and what the core has taken up."""
+
+from engine import ipc
+from engine.protocol import pb
+from engine.request import Priority
+
+PRIORITY = {
+    pb.PRIORITY_STANDARD: Priority.STANDARD,
+    pb.PRIORITY_INTERACTIVE: Priority.INTERACTIVE,
+    pb.PRIORITY_BATCH: Priority.BATCH,
+}
+
+
+class PolicyBook:
+    """Every tenant's grant, ordered by `(version, epoch)`. A new core gets it whole."""
+
+    def __init__(self, saved: bytes | None = None) -> None:
+        """Start empty, or from the serialised `snapshot` of an earlier process."""
+        self._version = 0
+        self._epoch = 0
+        self._tenants: dict[str, pb.TenantPolicy] = {}
+        self.received = False  # whether there is a policy at all
+        self.applied = pb.Applied()  # what the core confirmed last
+        if saved is not None:
+            self.take(pb.PolicyPush.FromString(saved))
+
+    @property
+    def order(self) -> tuple[int, int]:
+        """Version and epoch of the newest push."""
+        return self._version, self._epoch
+
+    def take(self, push: pb.PolicyPush) -> bool:
+        """Merge a push. Return False, and change nothing, when it is older than what is here."""
+        if (push.version, push.epoch) < (self._version, self._epoch):
+            return False
+        if push.snapshot:
+            self._tenants.clear()
+        for removed in push.removed_tenants:
+            self._tenants.pop(removed, None)
+        for tenant in push.tenants:
+            self._tenants[tenant.tenant] = tenant
+        self._version, self._epoch, self.received = push.version, push.epoch, True
+        return True
+
+    def snapshot(self) -> pb.PolicyPush:
+        """Return everything as one push."""
+        return pb.PolicyPush(version=self._version, epoch=self._epoch, snapshot=True, tenants=self._tenants.values())
+
+
+def policy_frame(push: pb.PolicyPush) -> ipc.PolicyFrame:
+    """Return the core's form of a push."""
+    return ipc.PolicyFrame(
+        version=push.version,
+        epoch=push.epoch,
+        snapshot=push.snapshot,
+        tenants=[_tenant(tenant) for tenant in push.tenants],
+        removed=list(push.removed_tenants),
+    )
+
+
+def _tenant(policy: pb.TenantPolicy) -> ipc.PolicyTenant:
+    return ipc.PolicyTenant(
+        tenant=policy.tenant,
+        weight=policy.weight,
+        kv_soft_bytes=policy.kv_soft_bytes,
+        kv_hard_bytes=policy.kv_hard_bytes,
+        max_running=policy.max_running,
+        max_queued=policy.max_queued,
+        max_context_tokens=policy.max_context_tokens,
+        max_output_tokens=policy.max_output_tokens,
+        priority=PRIORITY.get(policy.priority, Priority.STANDARD),
+    )
