@@ -4,7 +4,8 @@
     ├── ConfigError      a setting is wrong; the message names it and the fix
     ├── ModelError       a model cannot be found, read or run
     ├── ProtocolError    a peer sent what the protocol forbids
-    └── CoreError        the core process failed; its requests have ended
+    ├── CoreError        the core process failed; its requests have ended
+    └── InvariantError   our own bookkeeping is wrong; the core stops rather than serve from it
 
 Expected shortage (no block, a full queue) is a result, never one of these.
 """
@@ -28,3 +29,7 @@ class ProtocolError(EngineError):
 
 class CoreError(EngineError):
     """The core process failed."""
+
+
+class InvariantError(EngineError):
+    """Our own bookkeeping is wrong."""

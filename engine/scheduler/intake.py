@@ -1,0 +1,167 @@
+"""What comes in from outside between two steps: requests, cancels, policies, and the passing of time."""
+
+import random
+from collections.abc import Iterable
+
+from engine.errors import ProtocolError
+from engine.policy import PolicyUpdate, TenantPolicy
+from engine.request import FinishReason, GenerationRequest, RefusalCode, SequenceId
+from engine.scheduler.fairness import class_rank
+from engine.scheduler.outputs import Refusal, RequestOutput
+from engine.scheduler.roster import Roster
+from engine.scheduler.sequence import SequenceState, State
+from engine.scheduler.sizing import Limits, check_form, size
+from engine.scheduler.tenant import Tenant
+
+HOLD_SECONDS = 5.0  # how long a request waits for its tenant's policy
+MAX_HELD = 1024  # requests of one tenant that may be held: without a policy it has no queue limit of its own
+
+
+class Intake:
+    """Takes requests and policies in. Nothing here grants a block."""
+
+    def __init__(self, roster: Roster, limits: Limits, eos_token_ids: Iterable[int]) -> None:
+        self.applied = (0, 0)  # version and epoch of the policy in force
+        self.changed: set[Tenant] = set()  # tenants whose limits the next plan must enforce
+        self.draining = False
+        self._roster = roster
+        self._limits = limits
+        self._eos = frozenset(eos_token_ids)
+        self._random = random.SystemRandom()
+
+    def submit(self, sequence: SequenceId, request: GenerationRequest, now: float) -> None:
+        """Take, hold or refuse a request; a refusal is reported with the next outputs.
+
+        Raises:
+            ProtocolError: the sequence id is in use.
+        """
+        if sequence in self._roster.sequences:
+            raise ProtocolError(f"sequence {sequence} is already in use")
+        if self.draining:
+            message = "The worker takes no new requests: it is being drained. Try again."
+            self._turn_away(sequence, Refusal(RefusalCode.DRAINING, message))
+            return
+        refusal = check_form(request, self._limits)
+        if refusal is not None:
+            self._turn_away(sequence, refusal)
+            return
+        tenant = self._roster.tenants.get(request.tenant)
+        if self._must_hold(tenant, request):
+            if tenant is not None and tenant.num_held >= MAX_HELD:
+                self._turn_away(sequence, _queue_full(tenant.num_held, None))
+            else:
+                self._roster.hold(self._enter(sequence, request), now + HOLD_SECONDS)
+            return
+        self._settle(self._enter(sequence, request), now)
+
+    def cancel(self, sequences: Iterable[SequenceId], reason: FinishReason, now: float) -> None:
+        """End these requests now, whatever their state; ids that are not known (any more) are ignored."""
+        for sequence in sequences:
+            state = self._roster.sequences.get(sequence)
+            if state is not None:
+                self._roster.finish(state, reason, now)
+
+    def apply(self, update: PolicyUpdate, now: float) -> tuple[int, int]:
+        """Put a policy in force and return the version and epoch in force; one that is not newer changes nothing."""
+        if (update.version, update.epoch) <= self.applied:
+            return self.applied
+        self.applied = (update.version, update.epoch)
+        named = {policy.tenant for policy in update.tenants}
+        removed = set(update.removed) - named
+        if update.snapshot:
+            removed |= self._roster.tenants.keys() - named
+        for policy in update.tenants:
+            self._adopt(policy)
+        for name in removed:
+            tenant = self._roster.tenants.get(name)
+            if tenant is not None and tenant.policy is not None:
+                self._forsake(tenant)
+        for held in list(self._roster.held.values()):
+            if not self._must_hold(held.tenant, held.request):
+                self._settle(held, now)
+        return self.applied
+
+    def expire(self, now: float) -> None:
+        """End what has waited as long as it may."""
+        while (sequence := self._roster.timers.pop_due(now)) is not None:
+            self._end_late(sequence, now)
+
+    def _must_hold(self, tenant: Tenant | None, request: GenerationRequest) -> bool:
+        return tenant is None or tenant.policy is None or request.policy_version > self.applied[0]
+
+    def _enter(self, sequence: SequenceId, request: GenerationRequest) -> SequenceState:
+        state = self._roster.enter(sequence, request)
+        sampling = request.sampling
+        state.random_key = self._random.getrandbits(64) if sampling.seed is None else sampling.seed
+        state.stop_ids = sampling.stop_token_ids if sampling.ignore_eos else sampling.stop_token_ids | self._eos
+        return state
+
+    def _settle(self, sequence: SequenceState, now: float) -> None:
+        """Put a request whose tenant has a policy in line, or refuse it."""
+        tenant = sequence.tenant
+        assert tenant.policy is not None, "checked by the caller"
+        sequence.rank = class_rank(sequence.request.priority, tenant.policy.priority)
+        if not sequence.admitted:
+            num_taken = tenant.num_live - tenant.num_held
+            if num_taken >= tenant.policy.max_running + tenant.policy.max_queued:
+                self._roster.refuse(sequence, _queue_full(num_taken, tenant.policy), now)
+                return
+            granted = size(sequence.request, tenant.policy, self._limits)
+            if isinstance(granted, Refusal):
+                self._roster.refuse(sequence, granted, now)
+                return
+            sequence.max_tokens = granted
+            sequence.policy_stamp = tenant.policy_stamp
+        self._roster.queue(sequence)
+
+    def _adopt(self, policy: TenantPolicy) -> None:
+        tenant = self._roster.tenant(policy.tenant)
+        account = self._roster.memory.accounts.set_limits(
+            policy.tenant, soft=self._limits.soft_blocks(policy), hard=self._limits.hard_blocks(policy)
+        )
+        tenant.adopt(policy, account)
+        self.changed.add(tenant)
+        for parked in list(tenant.parked.values()):
+            self._roster.queue(parked)
+
+    def _forsake(self, tenant: Tenant) -> None:
+        """Take the policy away: nothing is granted, and the next plan parks what runs until the hold time is over."""
+        account = self._roster.memory.accounts.set_limits(tenant.name, soft=0, hard=0)
+        tenant.adopt(None, account)
+        self.changed.add(tenant)
+        self._roster.drop_if_idle(tenant)
+
+    def _end_late(self, sequence: SequenceState, now: float) -> None:
+        waited = f"{max(0.0, now - sequence.request.arrived_at):.1f} s"
+        if sequence.state is State.HELD:
+            message = f"Tenant {sequence.tenant.name} has no policy on this worker, or not the one asked for."
+            if sequence.admitted:
+                self._roster.finish(sequence, FinishReason.ERROR, now, message=message)
+            else:
+                message += f" The request waited {waited} for it."
+                self._roster.refuse(sequence, Refusal(RefusalCode.NO_POLICY, message), now)
+        elif sequence.state is State.PARKED and sequence.refusal is not None:
+            refusal = sequence.refusal
+            if sequence.admitted:
+                self._roster.finish(sequence, FinishReason.LENGTH, now, message=refusal.message)
+            else:
+                self._roster.refuse(sequence, refusal, now)
+        elif sequence.admitted:
+            message = f"The deadline passed {waited} after arrival."
+            self._roster.finish(sequence, FinishReason.LENGTH, now, message=message)
+        else:
+            message = f"The deadline passed after {waited} in the tenant's queue. Try again, or allow more time."
+            self._roster.refuse(sequence, Refusal(RefusalCode.UNAVAILABLE, message), now)
+
+    def _turn_away(self, sequence: SequenceId, refusal: Refusal) -> None:
+        self._roster.report(RequestOutput(sequence=sequence, refusal=refusal))
+
+
+def _queue_full(num_live: int, policy: TenantPolicy | None) -> Refusal:
+    limit = (
+        f"max_running {policy.max_running} and max_queued {policy.max_queued} allow no more"
+        if policy is not None
+        else "no more are held until the tenant's policy arrives"
+    )
+    message = f"The tenant has {num_live} requests running or waiting, and {limit}. Try again when some have ended."
+    return Refusal(RefusalCode.QUEUE_FULL, message)

@@ -1,0 +1,30 @@
+"""What the scheduler reports of a request: plain data, one for each request that a step changed."""
+
+from typing import NamedTuple
+
+from engine.request import FinishReason, RefusalCode, SequenceId
+
+
+class Refusal(NamedTuple):
+    """Why a request is not taken; the message names the limit, the need and the way out."""
+
+    code: RefusalCode
+    message: str
+    field: str = ""
+
+
+class RequestOutput(NamedTuple):
+    """News of one request. A finish reason or a refusal is its last one.
+
+    `token_ids` holds every sampled token, the end-of-turn or stop token included.
+    """
+
+    sequence: SequenceId
+    token_ids: tuple[int, ...] = ()
+    kv_byte_seconds: float = 0.0  # cumulative
+    num_preemptions: int = 0  # cumulative
+    admitted_max_tokens: int = 0  # > 0 once, when the request first runs
+    queue_seconds: float = 0.0  # with the admission
+    finish_reason: FinishReason | None = None
+    refusal: Refusal | None = None
+    message: str = ""

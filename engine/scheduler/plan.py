@@ -1,0 +1,347 @@
+"""Scheduler: plan() says which sequences get how many tokens in the next step, commit() takes the step's result in.
+
+A plan, from the top:
+    1. enforce   tenants whose limits were lowered give back what is above them, newest sequences first
+    2. secure    every decode gets a slot for its token; where memory is short, somebody is preempted
+    3. share     what is left of the token budget goes to prefill chunks, of running and of newly started sequences,
+                 tenant by tenant in the order of fairness.py
+    4. build     decodes first, then chunks; block table cells to write
+"""
+
+import heapq
+import time
+from collections.abc import Callable, Iterable
+
+from engine.errors import InvariantError
+from engine.memory.manager import KVMemory, Shortage
+from engine.policy import PolicyUpdate
+from engine.request import FinishReason, GenerationRequest, SequenceId
+from engine.scheduler.admission import Admission, Verdict, evict
+from engine.scheduler.fairness import effective_rank, first_waiting
+from engine.scheduler.intake import HOLD_SECONDS, Intake
+from engine.scheduler.outputs import RequestOutput
+from engine.scheduler.pressure import newest, pool_victim
+from engine.scheduler.roster import Roster
+from engine.scheduler.sequence import SequenceState
+from engine.scheduler.sizing import Limits
+from engine.scheduler.tenant import Tenant
+from engine.step import SequenceStep, StepPlan, StepResult
+
+Prefills = dict[Tenant, list[SequenceState]]
+
+
+class Scheduler:
+    """Continuous batching over many tenants. Synchronous: a plan is committed before the next one is made."""
+
+    def __init__(
+        self,
+        memory: KVMemory,
+        limits: Limits,
+        *,
+        max_batched_tokens: int,
+        eos_token_ids: Iterable[int] = (),
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.memory = memory
+        self.roster = Roster(memory)
+        self.step = 0  # number of the last plan
+        self.prompt_tokens = 0  # computed, recomputed ones included
+        self.output_tokens = 0
+        self._clock = clock
+        self._budget = max_batched_tokens
+        # Never more running sequences than tokens in a step: every decode moves in every step.
+        self._admission = Admission(self.roster, limits, min(memory.shape.max_rows, max_batched_tokens))
+        self._intake = Intake(self.roster, limits, eos_token_ids)
+        self._attempt = 0  # at a plan: what one attempt preempts does not come back in the same one
+        self._planned: list[SequenceState] = []
+
+    # ------------------------------------------------------------ between steps
+
+    def submit(self, sequence: SequenceId, request: GenerationRequest) -> None:
+        """Take a request in; see `Intake.submit`."""
+        self._intake.submit(sequence, request, self._clock())
+
+    def cancel(self, sequences: Iterable[SequenceId], reason: FinishReason = FinishReason.CANCELLED) -> None:
+        """End requests at once and free their blocks; unknown ids are ignored."""
+        self._intake.cancel(sequences, reason, self._clock())
+
+    def apply(self, update: PolicyUpdate) -> tuple[int, int]:
+        """Take a policy over; the next plan enforces it. Returns the version and epoch in force."""
+        return self._intake.apply(update, self._clock())
+
+    def drain(self, draining: bool) -> None:
+        """Refuse new requests, or take them again; what is here goes on."""
+        self._intake.draining = draining
+
+    def next_timer(self) -> float | None:
+        """Return the clock time at which something ends if nothing else happens, or None."""
+        return self.roster.timers.next()
+
+    def take_outputs(self) -> list[RequestOutput]:
+        """Return the news that no commit has returned; call it when there is no plan."""
+        return self.roster.take_events()
+
+    def audit(self) -> None:
+        """Prove all bookkeeping from scratch. Raises InvariantError."""
+        self.roster.audit()
+
+    # ------------------------------------------------------------ a step
+
+    def plan(self) -> StepPlan | None:
+        """Plan the next step, or return None when nothing can run."""
+        now = self._clock()
+        self._intake.expire(now)
+        parts: tuple[SequenceStep, ...] = ()
+        while not parts and (self.roster.running or self.roster.waiting or self._intake.changed):
+            before = self.roster.num_preemptions
+            parts = self._parts(now)
+            if self.roster.num_preemptions == before:
+                break  # else all that ran was preempted just now, and may start again
+        if not parts:
+            return None
+        self.step += 1
+        writes, poison = self.memory.take_writes()
+        return StepPlan(number=self.step, sequences=parts, table_writes=writes, poison=poison)
+
+    def commit(self, plan: StepPlan, result: StepResult) -> list[RequestOutput]:
+        """Take the step's tokens in: seal full blocks, end what is finished, report all news since the last commit."""
+        now = self._clock()
+        memory, roster = self.memory, self.roster
+        block_size, block_bytes = memory.shape.block_size, memory.shape.block_bytes
+        outputs = roster.take_events()
+        tokens = iter(result.token_ids)
+        planned, self._planned = self._planned, []
+        for sequence, part in zip(planned, plan.sequences, strict=True):
+            token = None if part.sampling is None else next(tokens)
+            table = sequence.table
+            if table is None:  # cancelled while the step ran
+                continue
+            sequence.computed = computed = part.start + len(part.token_ids)
+            if computed // block_size > table.num_sealed:
+                memory.seal(table, computed)
+            if token is None:
+                self.prompt_tokens += len(part.token_ids)
+                if not sequence.announced:
+                    outputs.append(self._announcement(sequence, now))
+                continue
+            if len(part.token_ids) > 1 or sequence.num_prompt == computed:
+                self.prompt_tokens += len(part.token_ids)
+            if self._append(sequence, token, now):
+                continue
+            if sequence.announced:
+                held = sequence.kv_block_seconds + table.block_seconds + len(table.blocks) * (now - table.since)
+                outputs.append(RequestOutput(sequence.id, (token,), held * block_bytes, sequence.num_preemptions))
+            else:
+                outputs.append(self._announcement(sequence, now)._replace(token_ids=(token,)))
+        if next(tokens, None) is not None:
+            raise InvariantError(f"step {plan.number} returned more tokens than were asked for")
+        outputs += roster.take_events()
+        return outputs
+
+    # ------------------------------------------------------------ parts of a plan
+
+    def _parts(self, now: float) -> tuple[SequenceStep, ...]:
+        self._attempt = number = self._attempt + 1
+        self._admission.begin(number)
+        if self._intake.changed:
+            self._enforce(number, now)
+        decodes, prefills = self._secure(number, now)
+        chunks = self._share(self._budget - len(decodes), prefills, now)
+        return self._build(decodes, chunks)
+
+    def _enforce(self, number: int, now: float) -> None:
+        """Bring tenants with a new policy under its limits: newest sequences lose their blocks, none is ended."""
+        for tenant in self._intake.changed:
+            policy, account = tenant.policy, tenant.account
+            if policy is None:
+                self._set_aside(tenant, number, now)
+                continue
+            assert account is not None, "a policy comes with an account"
+            if account.blocks + account.reserved > account.hard:
+                for sequence in tenant.running:
+                    if sequence.table is not None:
+                        self.memory.unreserve(sequence.table)
+            while tenant.running and (account.blocks > account.hard or len(tenant.running) > policy.max_running):
+                victim = newest(tenant.running, protected=True)
+                assert victim is not None, "there is a running one"
+                self.roster.preempt(victim, number, now)
+        self._intake.changed.clear()
+
+    def _set_aside(self, tenant: Tenant, number: int, now: float) -> None:
+        """Stop all that a tenant without policy has; each request ends unless a policy comes in time."""
+        for sequence in list(tenant.running):
+            self.roster.preempt(sequence, number, now)
+        for line in tenant.lines:
+            while (head := line.head()) is not None:
+                self.roster.hold(head, now + HOLD_SECONDS)
+        for sequence in list(tenant.parked.values()):
+            self.roster.hold(sequence, now + HOLD_SECONDS)
+
+    def _secure(self, number: int, now: float) -> tuple[list[SequenceState], Prefills]:
+        """Give each decode a slot for its token, oldest sequences first; return the decodes and unfinished prefills."""
+        decodes: list[SequenceState] = []
+        prefills: Prefills = {}
+        for sequence in self.roster.running.copy():
+            table = sequence.table
+            if table is None:  # preempted for an older one in this loop
+                continue
+            computed = sequence.computed
+            if len(sequence.tokens) - computed != 1:
+                prefills.setdefault(sequence.tenant, []).append(sequence)
+            elif computed < table.capacity or self._make_room(sequence, number, now):
+                decodes.append(sequence)
+        return decodes, prefills
+
+    def _make_room(self, sequence: SequenceState, number: int, now: float) -> bool:
+        """Grow a sequence by one block, preempting where needed; False when it was itself the one to give way."""
+        table = sequence.table
+        assert table is not None, "only a running sequence grows"
+        while True:
+            shortage = self.memory.grow(table, sequence.computed + 1, now)
+            if shortage is None:
+                return True
+            victim = self._victim(sequence, shortage)
+            evict(self.roster, victim, number, now)
+            if victim is sequence:
+                return False
+
+    def _victim(self, sequence: SequenceState, shortage: Shortage) -> SequenceState:
+        """Return who gives way for this sequence's next block; the sequence itself when nobody else may be asked."""
+        own = sequence.tenant.running
+        if shortage is Shortage.ACCOUNT:
+            return newest(own) or newest(own, protected=True) or sequence
+        account = sequence.tenant.account
+        assert account is not None, "a running sequence has an account"
+        busy = self.roster.busy.values()
+        victim = pool_victim(busy)
+        if victim is None and account.blocks < account.soft:
+            victim = pool_victim(busy, protected=True)
+        return victim or newest(own) or sequence
+
+    def _share(self, budget: int, prefills: Prefills, now: float) -> dict[SequenceState, int]:
+        """Share the budget out in prefill chunks: best class first, then the tenant that has had least service."""
+        chunks: dict[SequenceState, int] = {}
+        blocked: set[Tenant] = set()
+        heap: list[tuple[int, float, int, Tenant]] = []
+
+        def push(tenant: Tenant) -> None:
+            candidate = self._candidate(tenant, prefills, blocked, now)
+            if candidate is not None:
+                heapq.heappush(heap, (effective_rank(candidate, now), tenant.counter, candidate.number, tenant))
+
+        contenders = set(prefills)
+        if self._admission.has_room():
+            contenders.update(self.roster.waiting.values())
+        for tenant in contenders:
+            push(tenant)
+        while heap and budget > 0:
+            tenant = heapq.heappop(heap)[3]
+            sequence = self._candidate(tenant, prefills, blocked, now)
+            if sequence is None:
+                continue
+            if sequence.table is not None:
+                prefills[tenant].remove(sequence)
+            elif self._start(sequence, now) is Verdict.BLOCKED:
+                blocked.add(tenant)
+            if sequence.table is not None:
+                chunks[sequence] = size = min(budget, sequence.remaining)
+                budget -= size
+                self._charge(sequence, size, now)
+            push(tenant)
+        return chunks
+
+    def _start(self, sequence: SequenceState, now: float) -> Verdict:
+        if not self._admission.has_room():
+            return Verdict.BLOCKED
+        return self._admission.try_start(sequence, now)
+
+    def _candidate(self, tenant: Tenant, prefills: Prefills, blocked: set[Tenant], now: float) -> SequenceState | None:
+        """Return what the tenant would compute next: an unfinished prefill or the head of its line."""
+        best: SequenceState | None = None
+        running = prefills.get(tenant)
+        if running:
+            alive = (sequence for sequence in running if sequence.table is not None)
+            best = min(alive, key=lambda one: (effective_rank(one, now), one.number), default=None)
+        if tenant in blocked or tenant.num_waiting == 0:
+            return best
+        waiting = first_waiting(tenant, now)
+        if best is None or waiting is None:
+            return best or waiting
+        return min(best, waiting, key=lambda one: (effective_rank(one, now), one.number))
+
+    @staticmethod
+    def _charge(sequence: SequenceState, num_tokens: int, now: float) -> None:
+        """Charge a chunk to its tenant, except for tokens that it has paid for before a preemption."""
+        end = sequence.computed + num_tokens
+        if end > sequence.charged:
+            sequence.tenant.counter += (end - sequence.charged) * sequence.tenant.prefill_cost
+            sequence.charged = end
+        sequence.served_at = now
+
+    def _build(self, decodes: list[SequenceState], chunks: dict[SequenceState, int]) -> tuple[SequenceStep, ...]:
+        """Write the plan down, without those that were preempted after they had been given tokens."""
+        parts: list[SequenceStep] = []
+        planned = self._planned = []
+        for sequence in decodes:
+            table = sequence.table
+            if table is None:
+                continue
+            planned.append(sequence)
+            tokens = sequence.tokens
+            parts.append(
+                SequenceStep(
+                    sequence=sequence.id,
+                    row=table.row,
+                    start=sequence.computed,
+                    token_ids=(tokens[-1],),
+                    sampling=sequence.request.sampling,
+                    position=len(tokens) - sequence.num_prompt,
+                    random_key=sequence.random_key,
+                )
+            )
+        for sequence, num_tokens in chunks.items():
+            if sequence.table is None:
+                continue
+            planned.append(sequence)
+            end = sequence.computed + num_tokens
+            parts.append(
+                SequenceStep(
+                    sequence=sequence.id,
+                    row=sequence.table.row,
+                    start=sequence.computed,
+                    token_ids=tuple(sequence.tokens[sequence.computed : end]),
+                    sampling=sequence.request.sampling if end == len(sequence.tokens) else None,
+                    position=sequence.generated,
+                    random_key=sequence.random_key,
+                )
+            )
+        return tuple(parts)
+
+    # ------------------------------------------------------------ parts of a commit
+
+    def _append(self, sequence: SequenceState, token: int, now: float) -> bool:
+        """Add a sampled token; end the sequence, and return True, when it was the last one."""
+        sequence.tokens.append(token)
+        sequence.tenant.counter += sequence.tenant.output_cost
+        sequence.tenant.output_tokens += 1
+        self.output_tokens += 1
+        sequence.charged = len(sequence.tokens)
+        if token in sequence.stop_ids:
+            self.roster.finish(sequence, FinishReason.STOP, now, token=token)
+        elif len(sequence.tokens) - sequence.num_prompt >= sequence.max_tokens:
+            self.roster.finish(sequence, FinishReason.LENGTH, now, token=token)
+        else:
+            return False
+        return True
+
+    def _announcement(self, sequence: SequenceState, now: float) -> RequestOutput:
+        """Report that a request runs, and for how many tokens at most."""
+        sequence.announced = True
+        held = sequence.kv_block_seconds + (sequence.table.held(now) if sequence.table is not None else 0.0)
+        return RequestOutput(
+            sequence=sequence.id,
+            kv_byte_seconds=held * self.memory.shape.block_bytes,
+            num_preemptions=sequence.num_preemptions,
+            admitted_max_tokens=sequence.max_tokens,
+            queue_seconds=sequence.queue_seconds,
+        )

@@ -1,0 +1,58 @@
+"""Who gives way when memory is short.
+
+For the pool: only tenants above their soft limit, largest overage first, in each the newest sequence first. A sequence
+that runs on reserved blocks is left alone; only a need within a guarantee takes it, and only when nothing else is left.
+For a tenant's own ceiling: its own newest sequence.
+"""
+
+from collections.abc import Iterable
+
+from engine.scheduler.sequence import SequenceState
+from engine.scheduler.tenant import Tenant
+
+MAX_EVICTIONS = 3  # then a sequence comes back only when all it may still need is reserved
+
+
+def is_protected(sequence: SequenceState) -> bool:
+    """Say whether the sequence has been preempted for memory as often as one may be."""
+    return sequence.evictions >= MAX_EVICTIONS
+
+
+def newest(sequences: Iterable[SequenceState], *, protected: bool = False) -> SequenceState | None:
+    """Return the one that arrived last, among the unprotected or among all."""
+    candidates = (sequence for sequence in sequences if protected or not is_protected(sequence))
+    return max(candidates, key=lambda sequence: sequence.number, default=None)
+
+
+def pool_victim(tenants: Iterable[Tenant], *, protected: bool = False) -> SequenceState | None:
+    """Return the sequence to preempt for want of free blocks, or None when nobody may be asked."""
+    best: SequenceState | None = None
+    best_overage = 0
+    for tenant in tenants:
+        overage = tenant.account.overage if tenant.account is not None else 0
+        if overage > best_overage:
+            candidate = newest(tenant.running, protected=protected)
+            if candidate is not None:
+                best, best_overage = candidate, overage
+    return best
+
+
+def growth_ahead(sequences: Iterable[SequenceState], block_size: int) -> int:
+    """Return the blocks that running sequences are expected to take beyond what they hold or have reserved."""
+    return sum(growth(sequence, block_size) for sequence in sequences)
+
+
+def expected_blocks(sequence: SequenceState, block_size: int) -> int:
+    """Return the blocks that a sequence is expected to hold at its end, by its tenant's outputs so far."""
+    length = len(sequence.tokens) + 1
+    expected = sequence.num_prompt + int(sequence.tenant.expected_output)
+    most = sequence.num_prompt + sequence.max_tokens
+    return -(-min(most, max(length, expected)) // block_size)
+
+
+def growth(sequence: SequenceState, block_size: int) -> int:
+    """Return the blocks that one running sequence is expected to take; none beyond its reserve if it has one."""
+    table = sequence.table
+    if table is None or table.reserved:
+        return 0
+    return max(0, expected_blocks(sequence, block_size) - len(table.blocks))

@@ -1,0 +1,212 @@
+"""Every request and tenant of this worker, and the moves between a request's states.
+
+    HELD ──▶ WAITING ──▶ RUNNING ──▶ ENDED        any state may go to ENDED
+               │  ▲        │
+               ▼  └────────┘ preempted, keeps tokens and place
+             PARKED ──▶ WAITING on a change of policy
+
+The roster moves; it decides nothing.
+"""
+
+from engine.errors import InvariantError
+from engine.memory.manager import KVMemory
+from engine.request import FinishReason, GenerationRequest, SequenceId, TenantId
+from engine.scheduler.fairness import lift
+from engine.scheduler.outputs import Refusal, RequestOutput
+from engine.scheduler.sequence import SequenceState, State
+from engine.scheduler.tenant import Tenant
+from engine.scheduler.timers import Timers
+
+
+class Roster:
+    """Owner of all sequences' and tenants' states."""
+
+    def __init__(self, memory: KVMemory) -> None:
+        self.memory = memory
+        self.tenants: dict[TenantId, Tenant] = {}
+        self.busy: dict[TenantId, Tenant] = {}  # with at least one request
+        self.waiting: dict[TenantId, Tenant] = {}  # with at least one request in line
+        self.sequences: dict[SequenceId, SequenceState] = {}
+        self.running: list[SequenceState] = []  # in order of admission
+        self.held: dict[SequenceId, SequenceState] = {}
+        self.timers = Timers()
+        self.num_preemptions = 0
+        self._events: list[RequestOutput] = []
+        self._next_number = 0
+        self._floor = 0.0  # counter of the last tenant that fell idle
+
+    def tenant(self, name: TenantId) -> Tenant:
+        """Return the tenant, new if it was not known."""
+        tenant = self.tenants.get(name)
+        if tenant is None:
+            tenant = self.tenants[name] = Tenant(name)
+        return tenant
+
+    def enter(self, sequence: SequenceId, request: GenerationRequest) -> SequenceState:
+        """Take a request in, HELD; its tenant wakes with its first one."""
+        tenant = self.tenant(request.tenant)
+        if tenant.num_live == 0:
+            lift(tenant, self.busy.values(), self._floor)
+            self.busy[tenant.name] = tenant
+        tenant.num_live += 1
+        state = SequenceState(sequence, request, tenant, self._next_number)
+        self._next_number += 1
+        self.sequences[sequence] = state
+        self.held[sequence] = state
+        tenant.num_held += 1
+        self.timers.set(state, request.deadline)
+        return state
+
+    def hold(self, sequence: SequenceState, until: float) -> None:
+        """Keep a request out of the lines until its tenant has a policy, at most until `until`."""
+        self._leave(sequence)
+        sequence.state = State.HELD
+        self.held[sequence.id] = sequence
+        sequence.tenant.num_held += 1
+        self._limit(sequence, until)
+
+    def queue(self, sequence: SequenceState) -> None:
+        """Put a request in its tenant's line, at the place that its arrival gives it."""
+        self._leave(sequence)
+        sequence.state = State.WAITING
+        sequence.tenant.lines[sequence.rank].add(sequence)
+        self.waiting[sequence.tenant.name] = sequence.tenant
+        self.timers.set(sequence, sequence.request.deadline)
+
+    def park(self, sequence: SequenceState, refusal: Refusal, until: float) -> None:
+        """Set a request aside that cannot fit as things are, at most until `until`."""
+        self._leave(sequence)
+        sequence.state = State.PARKED
+        sequence.refusal = refusal
+        sequence.tenant.parked[sequence.number] = sequence
+        self._limit(sequence, until)
+
+    def start(self, sequence: SequenceState, now: float) -> None:
+        """Let a waiting request run: a row and an empty block table."""
+        self._leave(sequence)
+        sequence.state = State.RUNNING
+        sequence.table = self.memory.open(sequence.id, sequence.tenant.name, now)
+        sequence.computed = 0
+        sequence.tenant.running.append(sequence)
+        self.running.append(sequence)
+        if not sequence.admitted:
+            sequence.admitted = True
+            sequence.queue_seconds = max(0.0, now - sequence.request.arrived_at)
+
+    def preempt(self, sequence: SequenceState, plan_number: int, now: float) -> None:
+        """Take a running request's blocks; it keeps its tokens, to be computed again, and its place."""
+        sequence.num_preemptions += 1
+        sequence.preempted_in = plan_number
+        self.num_preemptions += 1
+        self._stop(sequence, now)
+        self.queue(sequence)
+
+    def finish(
+        self, sequence: SequenceState, reason: FinishReason, now: float, *, token: int | None = None, message: str = ""
+    ) -> None:
+        """End a request that was taken, whatever its state, and report it with its last token."""
+        if token is not None and reason in (FinishReason.STOP, FinishReason.LENGTH):
+            sequence.tenant.learn(sequence.generated)
+        self._end(sequence, now)
+        self._events.append(
+            RequestOutput(
+                sequence=sequence.id,
+                token_ids=() if token is None else (token,),
+                kv_byte_seconds=sequence.kv_block_seconds * self.memory.shape.block_bytes,
+                num_preemptions=sequence.num_preemptions,
+                admitted_max_tokens=0 if sequence.announced or not sequence.admitted else sequence.max_tokens,
+                queue_seconds=0.0 if sequence.announced else sequence.queue_seconds,
+                finish_reason=reason,
+                message=message,
+            )
+        )
+
+    def refuse(self, sequence: SequenceState, refusal: Refusal, now: float) -> None:
+        """End a request that never ran and report why."""
+        self._end(sequence, now)
+        self._events.append(RequestOutput(sequence=sequence.id, refusal=refusal))
+
+    def report(self, output: RequestOutput) -> None:
+        """Add news to what the next `take_events` returns."""
+        self._events.append(output)
+
+    def take_events(self) -> list[RequestOutput]:
+        """Return the news since the last call, in order."""
+        events, self._events = self._events, []
+        return events
+
+    def drop_if_idle(self, tenant: Tenant) -> None:
+        """Forget a tenant without policy and requests: names that strangers send must not pile up."""
+        if tenant.num_live == 0 and tenant.policy is None:
+            self.memory.accounts.close(tenant.name)
+            self.tenants.pop(tenant.name, None)
+
+    def audit(self) -> None:
+        """Recount states, lines and accounts from scratch. Raises InvariantError."""
+        self.memory.audit()
+        count = dict.fromkeys(State, 0)
+        for sequence in self.sequences.values():
+            count[sequence.state] += 1
+            if (sequence.table is not None) != (sequence.state is State.RUNNING):
+                raise InvariantError(f"sequence {sequence.id} is {sequence.state.value} with a wrong table")
+        tenants = self.tenants.values()
+        found = {
+            State.HELD: len(self.held),
+            State.WAITING: sum(tenant.num_waiting for tenant in tenants),
+            State.PARKED: sum(len(tenant.parked) for tenant in tenants),
+            State.RUNNING: len(self.running),
+            State.ENDED: 0,
+        }
+        if found != count or sum(len(tenant.running) for tenant in tenants) != len(self.running):
+            raise InvariantError(f"sequences by state {count}, in lists {found}")
+        live = sum(tenant.num_live for tenant in tenants)
+        if live != len(self.sequences) or sum(tenant.num_held for tenant in tenants) != len(self.held):
+            raise InvariantError("a tenant's number of live requests is wrong")
+        if {tenant.name for tenant in tenants if tenant.num_waiting} != set(self.waiting):
+            raise InvariantError("the list of waiting tenants is wrong")
+        for account in self.memory.accounts:
+            if account.blocks > account.hard:
+                raise InvariantError(f"{account.tenant} holds {account.blocks} blocks above its limit {account.hard}")
+
+    def _limit(self, sequence: SequenceState, until: float) -> None:
+        deadline = sequence.request.deadline
+        self.timers.set(sequence, min(until, deadline) if deadline > 0 else until)
+
+    def _leave(self, sequence: SequenceState) -> None:
+        tenant = sequence.tenant
+        if sequence.state is State.WAITING:
+            tenant.lines[sequence.rank].remove(sequence)
+            if tenant.num_waiting == 0:
+                del self.waiting[tenant.name]
+        elif sequence.state is State.HELD:
+            del self.held[sequence.id]
+            tenant.num_held -= 1
+        elif sequence.state is State.PARKED:
+            del tenant.parked[sequence.number]
+            sequence.refusal = None
+
+    def _stop(self, sequence: SequenceState, now: float) -> None:
+        table = sequence.table
+        assert table is not None, "only a running sequence stops"
+        self.memory.free(table, now)
+        sequence.kv_block_seconds += table.block_seconds
+        sequence.table = None
+        sequence.computed = 0
+        sequence.tenant.running.remove(sequence)
+        self.running.remove(sequence)
+
+    def _end(self, sequence: SequenceState, now: float) -> None:
+        if sequence.state is State.RUNNING:
+            self._stop(sequence, now)
+        else:
+            self._leave(sequence)
+        self.timers.set(sequence, 0.0)
+        sequence.state = State.ENDED
+        sequence.tokens = []
+        del self.sequences[sequence.id]
+        tenant = sequence.tenant
+        tenant.num_live -= 1
+        if tenant.num_live == 0:
+            del self.busy[tenant.name]
+            self._floor = max(self._floor, tenant.counter)
+            self.drop_if_idle(tenant)

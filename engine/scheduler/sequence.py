@@ -1,0 +1,91 @@
+"""A request on its way through the scheduler."""
+
+from enum import Enum
+
+from engine.memory.table import BlockTable
+from engine.request import GenerationRequest, SequenceId
+from engine.scheduler.outputs import Refusal
+from engine.scheduler.tenant import Tenant
+
+
+class State(Enum):
+    """Where a sequence is. Only RUNNING holds blocks."""
+
+    HELD = "held"  # its tenant's policy has not come yet
+    WAITING = "waiting"  # in its tenant's line, new or preempted
+    PARKED = "parked"  # cannot fit under the limits as they are; a change of policy wakes it
+    RUNNING = "running"
+    ENDED = "ended"
+
+
+class SequenceState:
+    """Everything the scheduler keeps of one request.
+
+    `tokens` is prompt and output together: a preempted sequence computes them again, whatever they are.
+    `len(tokens) - computed` is what is left to compute: 1 for a decode.
+    """
+
+    __slots__ = (
+        "admitted",
+        "announced",
+        "charged",
+        "computed",
+        "evictions",
+        "id",
+        "kv_block_seconds",
+        "max_tokens",
+        "num_preemptions",
+        "num_prompt",
+        "number",
+        "policy_stamp",
+        "preempted_in",
+        "queue_seconds",
+        "random_key",
+        "rank",
+        "refusal",
+        "request",
+        "served_at",
+        "state",
+        "stop_ids",
+        "table",
+        "tenant",
+        "timer",
+        "tokens",
+    )
+
+    def __init__(self, sequence: SequenceId, request: GenerationRequest, tenant: Tenant, number: int) -> None:
+        self.id = sequence
+        self.request = request
+        self.tenant = tenant
+        self.number = number  # order of arrival, kept for life: a preempted sequence keeps its place
+        self.rank = 0  # service class, 0 is first
+        self.state = State.HELD
+        self.tokens: list[int] = list(request.prompt)
+        self.num_prompt = len(self.tokens)
+        self.max_tokens = 0  # output tokens, all limits applied
+        self.stop_ids: frozenset[int] = frozenset()
+        self.random_key = 0
+        self.table: BlockTable | None = None
+        self.computed = 0  # tokens whose KV is in the table
+        self.charged = 0  # tokens whose computation the tenant has paid for; recomputation is free
+        self.admitted = False  # has run at least once
+        self.announced = False  # the admission has been reported
+        self.queue_seconds = 0.0
+        self.num_preemptions = 0  # all of them
+        self.evictions = 0  # those for want of memory: after three it runs on reserved blocks
+        self.preempted_in = -1  # number of the plan that preempted it last: it does not come back in the same one
+        self.kv_block_seconds = 0.0  # of tables given back
+        self.served_at = request.arrived_at  # last time it got tokens; ageing counts from here
+        self.policy_stamp = 0  # the tenant's policy under which `max_tokens` was worked out
+        self.timer = 0.0  # when it ends if nothing happens before; 0: never
+        self.refusal: Refusal | None = None  # why it is parked
+
+    @property
+    def generated(self) -> int:
+        """Output tokens so far."""
+        return len(self.tokens) - self.num_prompt
+
+    @property
+    def remaining(self) -> int:
+        """Tokens left to compute before the next one can be sampled."""
+        return len(self.tokens) - self.computed

@@ -1,0 +1,112 @@
+"""One tenant in the scheduler: its policy, its own lines, its virtual counter."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from collections import OrderedDict
+from typing import TYPE_CHECKING
+
+from engine.policy import TenantPolicy
+from engine.request import TenantId
+
+if TYPE_CHECKING:
+    from engine.memory.accounts import Account
+    from engine.scheduler.sequence import SequenceState
+
+PREFILL_COST = 1.0  # of one prompt token, before division by the weight
+OUTPUT_COST = 2.0
+FIRST_GUESS_TOKENS = 32.0  # expected output of a tenant that has finished nothing yet
+_GUESS_STEP = 0.1  # weight of the newest output length in the running mean
+
+
+class Line:
+    """Waiting sequences of one service class in order of arrival; sequences that come back keep their place."""
+
+    __slots__ = ("_back", "_fresh")
+
+    def __init__(self) -> None:
+        self._fresh: OrderedDict[int, SequenceState] = OrderedDict()
+        self._back: list[tuple[int, SequenceState]] = []  # those that came back, by number
+
+    def __len__(self) -> int:
+        return len(self._fresh) + len(self._back)
+
+    def add(self, sequence: SequenceState) -> None:
+        """Give a sequence the place that its number has: the end for a new arrival."""
+        if not self._fresh or sequence.number > next(reversed(self._fresh)):
+            self._fresh[sequence.number] = sequence
+        else:
+            insort(self._back, (sequence.number, sequence), key=_number)
+
+    def remove(self, sequence: SequenceState) -> None:
+        """Take a sequence out, wherever it stands."""
+        if self._fresh.pop(sequence.number, None) is None:
+            index = bisect_left(self._back, sequence.number, key=_number)
+            assert self._back[index][1] is sequence, "a waiting sequence stands in its line"
+            del self._back[index]
+
+    def head(self) -> SequenceState | None:
+        """Return the first in line, or None."""
+        fresh = next(iter(self._fresh.values())) if self._fresh else None
+        if self._back and (fresh is None or self._back[0][0] < fresh.number):
+            return self._back[0][1]
+        return fresh
+
+
+class Tenant:
+    """What the scheduler knows of a tenant. `counter` is the service it has had, weighted (see fairness.py)."""
+
+    __slots__ = (
+        "account",
+        "counter",
+        "expected_output",
+        "lines",
+        "name",
+        "num_held",
+        "num_live",
+        "output_cost",
+        "output_tokens",
+        "parked",
+        "policy",
+        "policy_stamp",
+        "prefill_cost",
+        "running",
+    )
+
+    def __init__(self, name: TenantId) -> None:
+        self.name = name
+        self.policy: TenantPolicy | None = None
+        self.policy_stamp = 0  # counts policy changes
+        self.account: Account | None = None
+        self.counter = 0.0
+        self.prefill_cost = PREFILL_COST
+        self.output_cost = OUTPUT_COST
+        self.expected_output = FIRST_GUESS_TOKENS
+        self.running: list[SequenceState] = []
+        self.lines = (Line(), Line(), Line())  # by service class
+        self.parked: dict[int, SequenceState] = {}
+        self.num_live = 0  # all its sequences, held ones too
+        self.num_held = 0
+        self.output_tokens = 0
+
+    def adopt(self, policy: TenantPolicy | None, account: Account | None) -> None:
+        """Take a policy over, or lose it."""
+        self.policy = policy
+        self.account = account
+        self.policy_stamp += 1
+        if policy is not None:
+            self.prefill_cost = PREFILL_COST / policy.weight
+            self.output_cost = OUTPUT_COST / policy.weight
+
+    @property
+    def num_waiting(self) -> int:
+        """Sequences in its lines."""
+        return len(self.lines[0]) + len(self.lines[1]) + len(self.lines[2])
+
+    def learn(self, num_output: int) -> None:
+        """Note how long an output came to be."""
+        self.expected_output += _GUESS_STEP * (num_output - self.expected_output)
+
+
+def _number(item: tuple[int, SequenceState]) -> int:
+    return item[0]
