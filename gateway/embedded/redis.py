@@ -38,11 +38,11 @@ class EmbeddedRedis:
             "dir": str(self.data_dir),
             "daemonize": "no",
             "databases": "16",
-            "save": "60 1" if self.durable else "",
             "appendonly": "no",
             "loglevel": "notice",
         }
         settings = [part for name, value in options.items() for part in (f"--{name}", value)]
+        settings += ["--save", "60", "1"] if self.durable else ["--save", ""]
         return tethered([server(), *settings], options=["--bare"], parent=parent)
 
     def is_ready(self) -> bool:
