@@ -2,7 +2,10 @@
 
 from django.urls import include, path
 
+from gateway.workers.announce import announce
+
 urlpatterns = [
+    path("api/v1/workers/announce/", announce, name="workers-announce"),
     path("api/", include("tenants.api.urls")),
     path("", include("gateway.console.urls")),
 ]

@@ -1,8 +1,9 @@
 """Divide fleet-wide limits into the grants of single workers: pure and deterministic.
 
-A limit is split in proportion to the workers' pools by the method of the largest remainder; ties go to the smaller worker id.
-The grants of a tenant always sum to its limit exactly, so n workers together never hold more than the policy says. One worker
-gets the policy itself. Rates (`rpm`, `tpm`) are the gateway's and are not divided; limits of a single request are copied.
+A limit is split in proportion to the workers' pools by the method of the largest remainder; ties go to the smaller
+worker id. The grants of a tenant always sum to its limit exactly, so n workers together never hold more than the policy
+says. One worker gets the policy itself. Rates (`rpm`, `tpm`) are the gateway's and are not divided; limits of a single
+request are copied.
 """
 
 from collections.abc import Mapping
@@ -16,7 +17,7 @@ NOTHING: Amounts = (0, 0, 0, 0)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Grant:
-    """One worker's share of one tenant's policy. Bytes are device KV; `max_context` and `max_output` are tokens a request."""
+    """One worker's share of one tenant's policy. Bytes are device KV, context and output tokens a request."""
 
     weight: float
     kv_soft_bytes: int
@@ -35,9 +36,7 @@ class Grant:
     def with_amounts(self, amounts: Amounts) -> "Grant":
         """Return this grant holding `amounts`, soft bytes cut to the hard ones."""
         soft, hard, running, queued = amounts
-        return replace(
-            self, kv_soft_bytes=min(soft, hard), kv_hard_bytes=hard, max_running=running, max_queued=queued
-        )
+        return replace(self, kv_soft_bytes=min(soft, hard), kv_hard_bytes=hard, max_running=running, max_queued=queued)
 
 
 def limits(policy: PolicyView) -> Amounts:

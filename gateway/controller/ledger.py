@@ -1,17 +1,18 @@
 """What each worker holds of each tenant's limits, and what may be pushed next: pure, no sockets and no clock.
 
-A grant moves from one worker to another in two pushes: the one that shrinks is pushed at once, the one that grows only gets what
-the acked (or still unacked, whichever is larger) grants of the others leave of the limit. So the workers' grants together never
-pass a limit through growth, whichever messages are late or lost. A shrink is never held up.
+A grant moves from one worker to another in two pushes: the one that shrinks is pushed at once, the one that grows only
+gets what the acked (or still unacked, whichever is larger) grants of the others leave of the limit. So the workers'
+grants together never pass a limit through growth, whichever messages are late or lost. A shrink is never held up.
 
-Pushes carry (version, epoch) and a worker ignores what is not newer. Epochs rise with every push and start at the leader's term,
-so a controller that has lost its lock without noticing cannot undo what its successor pushed.
+Pushes carry (version, epoch) and a worker ignores what is not newer. Epochs rise with every push and start at the
+leader's term, so a controller that has lost its lock without noticing cannot undo what its successor pushed.
 """
 
 from collections import deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
+from gateway.controller.errors import Superseded
 from gateway.controller.grants import NOTHING, Amounts, Grant, divide_policy, limits
 from tenants.contracts import PolicyView
 
@@ -19,10 +20,6 @@ Mark = tuple[int, int]  # (version, epoch)
 
 TERM_BITS = 24  # pushes of one term before its epochs reach into the next one's: 16 million
 MAX_UNACKED = 8  # pushes on the way to one worker; what comes after is merged into the next
-
-
-class Superseded(Exception):
-    """A worker has applied a push that this controller has not sent."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,6 +65,11 @@ class Ledger:
         self._books: dict[str, _Book] = {}
         self._dirty: set[str] = set()
 
+    @property
+    def tenants(self) -> frozenset[str]:
+        """The tenants whose policies are known."""
+        return frozenset(self._policies)
+
     # ------------------------------------------------------------ what is wanted
 
     def set_policies(self, version: int, changed: Mapping[str, PolicyView], removed: Iterable[str] = ()) -> None:
@@ -82,7 +84,7 @@ class Ledger:
         self._dirty.update(changed)
 
     def set_workers(self, pools: Mapping[str, int]) -> None:
-        """Divide over these workers from now on, {worker: pool in bytes}; one left out is forgotten with all it holds."""
+        """Divide over these workers ({id: pool in bytes}) from now on; one left out is forgotten with all it holds."""
         if pools == self._pools:
             return
         self._pools = dict(pools)
@@ -199,7 +201,7 @@ class Ledger:
         return due
 
     def _is_settled(self, tenant: str, due: Mapping[str, Grant] | None, ready: Mapping[str, _Book]) -> bool:
-        """Say whether every connected worker is being sent its full share, so that the tenant need not be looked at again."""
+        """Say whether every connected worker is being sent its full share: the tenant need not be looked at again."""
         if any(book.connected and worker not in ready for worker, book in self._books.items()):
             return False
         return due is None or due == divide_policy(self._policies[tenant], self._pools)

@@ -7,6 +7,7 @@ from gateway.controller.grants import divide, divide_limit
 from tenants.contracts import PolicyView
 
 POOLS = st.dictionaries(st.text("abcdef-0123456789", min_size=1, max_size=6), st.integers(0, 1 << 40), max_size=6)
+SHARED = ("kv_soft_bytes", "kv_hard_bytes", "max_running", "max_queued")
 LIMITS = st.integers(0, 1 << 44)
 
 
@@ -69,7 +70,5 @@ def test_grants_never_exceed_the_policy(tenants: dict[str, PolicyView], pools: d
 def test_one_worker_gets_the_policy(policy: PolicyView, pool: int) -> None:
     """With exactly one worker its grant is the policy."""
     grant = divide({"t": policy}, {"only": pool})["only"]["t"]
-    for field in (
-        "weight", "kv_soft_bytes", "kv_hard_bytes", "max_running", "max_queued", "max_context", "max_output", "priority",
-    ):  # fmt: skip
+    for field in (*SHARED, "weight", "max_context", "max_output", "priority"):
         assert getattr(grant, field) == getattr(policy, field)

@@ -7,8 +7,9 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
+from gateway.controller.errors import Superseded
 from gateway.controller.grants import Grant, divide
-from gateway.controller.ledger import MAX_UNACKED, Ledger, Push, Superseded
+from gateway.controller.ledger import MAX_UNACKED, Ledger, Push
 from tenants.contracts import PolicyView
 
 TENANTS = ("minnow", "whale")
@@ -125,7 +126,9 @@ class Fleet(RuleBasedStateMachine):
         """A stream breaks, with what was on it, and comes back."""
         name = data.draw(st.sampled_from(sorted(self.members)))
         self.ledger.disconnect(name)
+        inside = deque(self.workers[name].inbox) if data.draw(st.booleans()) else deque()
         self._connect(name)
+        self.workers[name].inbox = inside  # read from the old stream already, applied after the worker's Hello
         self._pump()
 
     @precondition(lambda self: self.members)

@@ -1,0 +1,231 @@
+"""The active controller: reads the truth, plans pushes, keeps one link per worker. Lives as long as the leadership.
+
+    NOTIFY or poll ──▶ read what changed ──▶ ledger ──▶ plan ──▶ links ──▶ workers
+    workers ──▶ acks ──▶ ledger (others may grow now) and Postgres ──▶ hints
+
+All state here can be lost: policies and workers are in Postgres, grants and unacked usage are with the workers.
+"""
+
+import asyncio
+import math
+import time
+
+import structlog
+from django.db import Error
+
+from engine.protocol import engine_pb2 as pb
+from gateway.controller.acks import Ack, AckRecorder
+from gateway.controller.leadership import Leadership
+from gateway.controller.ledger import TERM_BITS, Ledger
+from gateway.controller.link import WorkerLink
+from gateway.controller.messages import grants_of, policy_push, worker_stats
+from gateway.controller.threads import DatabaseThreads
+from gateway.controller.truth import KnownWorker, read_policies, read_workers
+from gateway.hints import HintPublisher
+from gateway.workers.client import Dial
+from tenants.contracts import POLICY_CHANNEL, WORKER_LIVE_SECONDS, WORKERS_CHANNEL
+from tenants.services.workers import forget_stale, seen
+
+MEET_SECONDS = 1.0  # how long a new leader waits to hear what known workers hold before it moves any grant
+SEEN_SECONDS = 15.0  # a worker that is connected but silent on HTTP for so long is kept alive by its stream
+FORGET_SECONDS = 120.0  # a worker that is away keeps its grants for so long: it may still be serving, cut off from here
+TIDY_SECONDS = 5.0
+
+log = structlog.get_logger("controller")
+
+
+class Fleet:
+    """One spell of leadership.
+
+    Args:
+        leadership: the lock, held.
+        threads: where Django's ORM runs.
+        hints: where dashboards hear of changes; its `run` is the caller's.
+        dial: how workers are reached; the address is each worker's own.
+    """
+
+    def __init__(self, leadership: Leadership, threads: DatabaseThreads, hints: HintPublisher, dial: Dial) -> None:
+        self._leadership = leadership
+        self._threads = threads
+        self._hints = hints
+        self._dial = dial
+        self._ledger = Ledger(term=leadership.term)
+        self._acks = AckRecorder(threads, hints.policy)
+        self._known: dict[str, KnownWorker] = {}
+        self._links: dict[str, tuple[WorkerLink, asyncio.Task[None]]] = {}
+        self._connected: set[str] = set()
+        self._stale: set[str] = set()
+        self._due = {POLICY_CHANNEL, WORKERS_CHANNEL}  # what must be read again
+        self._has_read = False
+        self._wake = asyncio.Event()
+        self._started_at = time.monotonic()
+
+    async def run(self) -> None:
+        """Lead until the leadership is lost or the task is cancelled; all streams are closed then.
+
+        Raises:
+            ExceptionGroup: with the LeadershipLost, or a fault of ours.
+        """
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(self._listen(), name="listen")
+                tasks.create_task(self._acks.run(), name="acks")
+                tasks.create_task(self._tidy(), name="tidy")
+                tasks.create_task(self._reconcile(), name="reconcile")
+        finally:
+            running = [task for _, task in self._links.values()]
+            for task in running:
+                task.cancel()
+            await asyncio.gather(*running, return_exceptions=True)
+
+    # ------------------------------------------------------------ loops
+
+    async def _listen(self) -> None:
+        async for channels in self._leadership.changes():
+            self._due |= channels or {POLICY_CHANNEL, WORKERS_CHANNEL}
+            self._wake.set()
+
+    async def _reconcile(self) -> None:
+        self._wake.set()
+        while True:
+            await self._wake.wait()
+            self._wake.clear()
+            try:
+                await self._read()
+            except Error as error:
+                # The next poll reads again; what is known goes on being enforced.
+                log.warning("truth_unreadable", reason=str(error).strip())
+            if self._has_read and self._has_met():
+                for push in self._ledger.plan():
+                    self._links[push.worker][0].send(policy_push(push))
+
+    async def _tidy(self) -> None:
+        while True:
+            await asyncio.sleep(TIDY_SECONDS)
+            try:
+                silent = [
+                    worker
+                    for worker in self._connected
+                    if worker in self._known and self._known[worker].silent_seconds > SEEN_SECONDS
+                ]
+                if silent:
+                    await self._threads.call(seen, worker_ids=silent)
+                # A leader that has just come has not given anybody the time to come back.
+                if time.monotonic() - self._started_at > WORKER_LIVE_SECONDS:
+                    for worker in await self._threads.call(forget_stale, older_than_seconds=FORGET_SECONDS):
+                        log.warning("worker_forgotten", worker=worker)
+            except Error as error:
+                log.warning("tidy_failed", reason=str(error).strip())
+
+    # ------------------------------------------------------------ truth
+
+    async def _read(self) -> None:
+        due, self._due = self._due, set()
+        try:
+            if WORKERS_CHANNEL in due:
+                self._take_workers(await self._threads.call(read_workers))
+            if POLICY_CHANNEL in due:
+                await self._read_policies()
+        except Error:
+            self._due |= due
+            raise
+
+    async def _read_policies(self) -> None:
+        known = self._ledger.tenants
+        since = self._ledger.version
+        policies = await self._threads.call(read_policies, since, known)
+        if policies.version > since and self._has_read:
+            self._acks.follow(policy.version for policy in policies.changed.values() if policy.version > since)
+        gone = known - policies.changed.keys() if policies.is_complete else ()
+        self._ledger.set_policies(policies.version, policies.changed, gone)
+        self._has_read = True
+
+    def _take_workers(self, known: dict[str, KnownWorker]) -> None:
+        before, self._known = self._known, known
+        for worker in self._links.keys() - known.keys():
+            self._links.pop(worker)[1].cancel()
+        for worker, now in known.items():
+            then = before.get(worker)
+            if then is None or then.view.address != now.view.address or self._links[worker][1].done():
+                self._link(worker, now.view.address)
+            elif then.view.draining != now.view.draining:
+                self._send_drain(worker)
+        self._set_members()
+        stale = {worker for worker in known if self._is_stale(worker)}
+        for worker in stale - self._stale:
+            log.warning("worker_stale", worker=worker, silent_seconds=known[worker].silent_seconds)
+        if stale != self._stale or before.keys() != known.keys():
+            self._hints.workers()
+        self._stale = stale
+
+    def _is_stale(self, worker: str) -> bool:
+        return worker not in self._connected and self._known[worker].silent_seconds > WORKER_LIVE_SECONDS
+
+    def _link(self, worker: str, address: str) -> None:
+        if worker in self._links:
+            self._links[worker][1].cancel()
+        dial = Dial(address=address, token=self._dial.token, ca_file=self._dial.ca_file)
+        link = WorkerLink(worker, dial, self, self._threads)
+        self._links[worker] = (link, asyncio.create_task(link.run(), name=f"link {worker}"))
+
+    def _set_members(self) -> None:
+        # A worker that never took a policy holds nothing and gets no share before it can be reached.
+        self._ledger.set_workers(
+            {
+                worker: known.view.kv_bytes
+                for worker, known in self._known.items()
+                if worker in self._connected or known.applied_version > 0
+            }
+        )
+
+    def _has_met(self) -> bool:
+        """Say whether all members have told what they hold, or have had the time to."""
+        waited = time.monotonic() - self._started_at > MEET_SECONDS
+        return waited or all(
+            worker in self._connected for worker, known in self._known.items() if known.applied_version > 0
+        )
+
+    # ------------------------------------------------------------ what links tell
+
+    async def connected(self, worker_id: str, hello: pb.Hello) -> None:
+        """A worker is here: it becomes a member and gets a snapshot."""
+        if hello.applied_epoch >> TERM_BITS > self._leadership.term:
+            # A later leader's push, unless the database was restored from a backup: make sure that we lead.
+            await self._leadership.confirmed()
+        if worker_id not in self._known:
+            return
+        self._connected.add(worker_id)
+        self._set_members()
+        self._ledger.connect(worker_id, (hello.applied_version, hello.applied_epoch), grants_of(hello))
+        self._send_drain(worker_id)
+        self._stale.discard(worker_id)
+        self._hints.workers()
+        self._wake.set()
+
+    def disconnected(self, worker_id: str) -> None:
+        """A worker's stream is gone; its grants stay with it until it is forgotten."""
+        if worker_id in self._connected:
+            self._connected.discard(worker_id)
+            self._ledger.disconnect(worker_id)
+            self._hints.workers()
+
+    def applied(self, worker_id: str, applied: pb.Applied) -> None:
+        """A worker has applied a push: record it, and let others grow into what it gave up."""
+        version = self._ledger.acknowledge(worker_id, (applied.version, applied.epoch))
+        if version:
+            self._acks.take(Ack(worker_id, version, _moment(applied.at)))
+        self._wake.set()
+
+    def stats(self, worker_id: str, stats: pb.Stats) -> None:
+        """Pass a worker's statistics on to the dashboards."""
+        self._hints.stats(worker_stats(worker_id, stats))
+
+    def _send_drain(self, worker: str) -> None:
+        drain = pb.Drain(draining=self._known[worker].view.draining)
+        self._links[worker][0].send(pb.ControlCommand(drain=drain))
+
+
+def _moment(at: float) -> float:
+    """Return a worker's time, or now where its clock is ahead or says nothing: we cannot hear before it happened."""
+    now = time.time()
+    return at if math.isfinite(at) and 0 < at < now else now

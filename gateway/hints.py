@@ -1,0 +1,118 @@
+"""Live hints for dashboards: small messages to the Channels group, the last stats of each worker into Redis.
+
+Hints may be lost: each carries `seq`, and a client that sees a gap reads again. So nothing here waits for Redis or
+keeps much for it: while it is away, hints are dropped, which the log says once, and policy, acks and usage go on.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+import redis.asyncio as redis
+import structlog
+from channels.layers import get_channel_layer
+
+from tenants.contracts import LIVE_GROUP, STATS_KEY, HintKind, PolicyAcks, WorkerStats
+
+STATS_SECONDS = 0.25  # stats hints are at least this far apart
+STATS_EXPIRE_SECONDS = 5
+REDIS_SECONDS = 1.0  # how long Redis may take before it counts as away
+RETRY_SECONDS = 1.0
+MAX_WAITING = 256  # hints; the oldest are dropped
+
+log = structlog.get_logger("hints")
+
+
+class HintPublisher:
+    """Publishes hints from one task. The methods that take hints never block and never fail.
+
+    Args:
+        redis_url: where the last stats go; the Channels layer has its own setting.
+    """
+
+    def __init__(self, redis_url: str) -> None:
+        self._redis_url = redis_url
+        self._waiting: deque[dict[str, Any]] = deque(maxlen=MAX_WAITING)
+        self._stats: dict[str, WorkerStats] = {}
+        self._wake = asyncio.Event()
+        self._seq = 0
+        self._away = False
+
+    def stats(self, stats: WorkerStats) -> None:
+        """Take a worker's newest stats; they leave with the next stats hint."""
+        self._stats[stats.worker_id] = stats
+
+    def policy(self, acks: PolicyAcks) -> None:
+        """Say how far a policy version has come."""
+        slowest = max((ack.ms for ack in acks.workers if ack.ms is not None), default=0.0)
+        self._put(
+            "policy",
+            {
+                "tenant_id": acks.tenant_id,
+                "version": acks.version,
+                "applied": acks.applied,
+                "of": acks.of,
+                "ms": slowest,
+            },
+        )
+
+    def workers(self) -> None:
+        """Say that the set of workers changed."""
+        self._put("workers", {})
+
+    async def run(self) -> None:
+        """Publish until cancelled."""
+        async with (
+            redis.Redis.from_url(
+                self._redis_url, socket_timeout=REDIS_SECONDS, socket_connect_timeout=REDIS_SECONDS
+            ) as client,
+            asyncio.TaskGroup() as tasks,
+        ):
+            tasks.create_task(self._publish_hints())
+            tasks.create_task(self._publish_stats(client))
+
+    def _put(self, kind: HintKind, fields: Mapping[str, Any]) -> None:
+        # The number is given here, so that a hint that is dropped leaves a gap which clients see.
+        self._seq += 1
+        self._waiting.append({"type": "hint", "kind": kind, "seq": self._seq, **fields})
+        self._wake.set()
+
+    async def _publish_hints(self) -> None:
+        layer = get_channel_layer()
+        assert layer is not None, "settings name a channel layer"
+        while True:
+            await self._wake.wait()
+            self._wake.clear()
+            while self._waiting:
+                await self._attempt(layer.group_send(LIVE_GROUP, self._waiting.popleft()))
+
+    async def _publish_stats(self, client: "redis.Redis[bytes]") -> None:
+        while True:
+            stats, self._stats = self._stats, {}
+            if stats:
+                self._put("stats", {"workers": [msgspec.to_builtins(item) for item in stats.values()]})
+                await self._attempt(self._store(client, stats.values()))
+            await asyncio.sleep(STATS_SECONDS)
+
+    async def _store(self, client: "redis.Redis[bytes]", stats: Any) -> None:
+        async with client.pipeline(transaction=False) as pipeline:
+            for item in stats:
+                key = STATS_KEY.format(worker_id=item.worker_id)
+                pipeline.set(key, msgspec.json.encode(item), ex=STATS_EXPIRE_SECONDS)
+            await pipeline.execute()
+
+    async def _attempt(self, sending: Any) -> None:
+        try:
+            async with asyncio.timeout(REDIS_SECONDS):
+                await sending
+        except (redis.RedisError, OSError, TimeoutError) as error:
+            if not self._away:
+                log.warning("redis_away", reason=str(error) or type(error).__name__)
+            self._away = True
+            await asyncio.sleep(RETRY_SECONDS)
+        else:
+            if self._away:
+                log.info("redis_back")
+            self._away = False
