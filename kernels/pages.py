@@ -4,6 +4,9 @@ from dataclasses import dataclass
 
 import torch
 
+# A vector load at the end of a page may run over it; past the last page it must still be our memory.
+_SLACK = 64
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PageShape:
@@ -16,18 +19,18 @@ class PageShape:
     head_dim: int
 
     @property
-    def page_elements(self) -> int:
-        """Elements of one head's keys (or values) in one block."""
-        return self.block_size * self.head_dim
+    def block_elements(self) -> int:
+        """Elements of one block in one layer: K and V of all heads."""
+        return 2 * self.num_kv_heads * self.block_size * self.head_dim
 
     def block_bytes(self, dtype: torch.dtype) -> int:
         """Bytes of one block over all layers, K and V."""
-        return self.num_layers * 2 * self.num_kv_heads * self.page_elements * dtype.itemsize
+        return self.num_layers * self.block_elements * dtype.itemsize
 
 
 @dataclass(frozen=True, slots=True)
 class LayerPages:
-    """The pages of one layer: `data` is `[num_blocks, 2 (K, V), num_kv_heads, page_elements]`, contiguous."""
+    """The pages of one layer: `data` is `[num_blocks, block_elements]`, contiguous; its order is the backend's own."""
 
     shape: PageShape
     data: torch.Tensor
@@ -35,7 +38,7 @@ class LayerPages:
 
 @dataclass(frozen=True, slots=True)
 class Pages:
-    """The whole device pool: `data` is `[num_layers, num_blocks, 2, num_kv_heads, page_elements]`."""
+    """The whole device pool: `data` is `[num_layers, num_blocks, block_elements]`."""
 
     shape: PageShape
     data: torch.Tensor
@@ -44,8 +47,9 @@ class Pages:
     @classmethod
     def empty(cls, shape: PageShape, dtype: torch.dtype, device: torch.device) -> "Pages":
         """Reserve the pool without writing to it, so that memory is committed as blocks are first used."""
-        size = (shape.num_layers, shape.num_blocks, 2, shape.num_kv_heads, shape.page_elements)
-        data = torch.empty(size, dtype=dtype, device=device)
+        elements = shape.num_layers * shape.num_blocks * shape.block_elements
+        flat = torch.empty(elements + _SLACK, dtype=dtype, device=device)[:elements]
+        data = flat.view(shape.num_layers, shape.num_blocks, shape.block_elements)
         return cls(shape, data, tuple(LayerPages(shape, layer) for layer in data.unbind(0)))
 
     def fill(self, blocks: torch.Tensor, value: float) -> None:

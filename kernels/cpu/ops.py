@@ -1,17 +1,159 @@
-"""The C++ backend."""
+"""The C++ backend: thin calls into the library, all shape checks on this side.
+
+A page lies, per block and KV head, as keys `[D / 2][slot][2]` (bfloat16) or `[D][slot]` (float32), then values
+`[slot][D]`: one vector load gives sixteen slots of one dimension, and both halves share a memory page.
+"""
+
+import ctypes
+from functools import lru_cache
 
 import torch
 
+from kernels.batch import AttentionBatch
+from kernels.cpu.build import library
+from kernels.cpu.library import Geometry, Level, Library
+from kernels.cpu.linear import choose_linear
 from kernels.errors import BackendUnavailable
-from kernels.reference.ops import ReferenceOps
+from kernels.ops import Linear, Ops
+from kernels.pages import LayerPages, Pages, PageShape
+
+_TYPES = {torch.float32: 0, torch.bfloat16: 1}
 
 
-class CpuOps(ReferenceOps):
-    """C++ on the CPU."""
+class CpuOps(Ops):
+    """C++ on the CPU, on torch's own OpenMP threads."""
 
-    instructions = ""
+    name = "cpu"
+
+    def __init__(self, dtype: torch.dtype, functions: Library, level: Level) -> None:
+        super().__init__(torch.device("cpu"), dtype)
+        self._functions = functions
+        self._level = int(level)
+        self._type = _TYPES[dtype]
+        self._linear = choose_linear(dtype)
+        self.instructions = level.name.lower()
 
     @classmethod
-    def load(cls, device: torch.device, dtype: torch.dtype) -> "CpuOps":
-        """Build and load the library. Raises BackendUnavailable."""
-        raise BackendUnavailable("it is not part of this version yet")
+    def load(cls, device: torch.device, dtype: torch.dtype, level: Level | None = None) -> "CpuOps":
+        """Build the library if need be and load it. `level` None takes the best instruction set of this machine.
+
+        Raises:
+            BackendUnavailable: not a CPU, an unsupported dtype or level, or the library cannot be built or loaded.
+        """
+        if device.type != "cpu" or dtype not in _TYPES:
+            raise BackendUnavailable(
+                f"the C++ kernels compute float32 and bfloat16 on the CPU, not {dtype} on {device}"
+            )
+        functions = Library(library())
+        if level is not None and level > functions.best_level:
+            raise BackendUnavailable(f"this CPU has no {level.name}")
+        return cls(dtype, functions, functions.best_level if level is None else level)
+
+    def empty_pages(self, shape: PageShape) -> Pages:
+        """See `Ops.empty_pages`; asks for huge pages."""
+        pages = super().empty_pages(shape)
+        self._functions.advise_huge(pages.data.data_ptr(), pages.data.nbytes)
+        return pages
+
+    def kv_write(self, key: torch.Tensor, value: torch.Tensor, pages: LayerPages, slots: torch.Tensor) -> None:
+        """See `Ops.kv_write`."""
+        tokens, kv_heads, dim = key.shape
+        assert key.stride() == value.stride() and key.stride()[1:] == (dim, 1)
+        self._functions.kv_write(
+            self._level,
+            self._type,
+            key.data_ptr(),
+            value.data_ptr(),
+            key.stride(0),
+            pages.data.data_ptr(),
+            slots.data_ptr(),
+            tokens,
+            _geometry(kv_heads, kv_heads, dim, pages.shape.block_size),
+            torch.get_num_threads(),
+        )
+
+    def paged_attention(
+        self, query: torch.Tensor, pages: LayerPages, batch: AttentionBatch, *, scale: float
+    ) -> torch.Tensor:
+        """See `Ops.paged_attention`."""
+        tokens, heads, dim = query.shape
+        assert query.stride()[1:] == (dim, 1)
+        out = torch.empty((tokens, heads * dim), dtype=self.dtype)
+        self._functions.paged_attention(
+            self._level,
+            self._type,
+            out.data_ptr(),
+            query.data_ptr(),
+            query.stride(0),
+            pages.data.data_ptr(),
+            batch.block_table.data_ptr(),
+            batch.block_table.stride(0),
+            batch.rows.data_ptr(),
+            batch.query_starts.data_ptr(),
+            batch.contexts.data_ptr(),
+            batch.num_sequences,
+            _geometry(heads, pages.shape.num_kv_heads, dim, pages.shape.block_size),
+            scale,
+            torch.get_num_threads(),
+        )
+        return out
+
+    def rms_norm(
+        self, x: torch.Tensor, weight: torch.Tensor, *, eps: float, residual: torch.Tensor | None = None
+    ) -> torch.Tensor:
+        """See `Ops.rms_norm`. `x` is `[T, D]`, or `[T, H, D]` with strided tokens and no residual."""
+        dim, inner = x.shape[-1], x.shape[1] if x.dim() == 3 else 1
+        assert x.stride(-1) == 1 and (x.dim() == 2 or (x.stride(1) == dim and residual is None))
+        assert residual is None or (residual.is_contiguous() and residual.shape == x.shape)
+        out = torch.empty(x.shape, dtype=self.dtype)
+        self._functions.rms_norm(
+            self._level,
+            self._type,
+            x.data_ptr(),
+            x.stride(0),
+            None if residual is None else residual.data_ptr(),
+            weight.data_ptr(),
+            out.data_ptr(),
+            x.shape[0],
+            inner,
+            dim,
+            eps,
+            torch.get_num_threads(),
+        )
+        return out
+
+    def rope(self, heads: torch.Tensor, table: torch.Tensor, positions: torch.Tensor) -> None:
+        """See `Ops.rope`."""
+        tokens, num_heads, dim = heads.shape
+        assert heads.stride()[1:] == (dim, 1)
+        self._functions.rope(
+            self._level,
+            self._type,
+            heads.data_ptr(),
+            heads.stride(0),
+            table.data_ptr(),
+            positions.data_ptr(),
+            tokens,
+            num_heads,
+            dim,
+            torch.get_num_threads(),
+        )
+
+    def silu_mul(self, gate_up: torch.Tensor) -> torch.Tensor:
+        """See `Ops.silu_mul`."""
+        assert gate_up.is_contiguous()
+        rows, width = gate_up.shape[0], gate_up.shape[1] // 2
+        out = torch.empty((rows, width), dtype=self.dtype)
+        self._functions.silu_mul(
+            self._level, self._type, gate_up.data_ptr(), out.data_ptr(), rows, width, torch.get_num_threads()
+        )
+        return out
+
+    def pack_linear(self, weight: torch.Tensor, bias: torch.Tensor | None = None) -> Linear:
+        """See `Ops.pack_linear`."""
+        return self._linear(weight.to(self.dtype), None if bias is None else bias.to(self.dtype))
+
+
+@lru_cache(maxsize=16)
+def _geometry(heads: int, kv_heads: int, dim: int, slots: int) -> "ctypes._Pointer[Geometry]":
+    return ctypes.pointer(Geometry(heads, kv_heads, dim, slots))

@@ -1,0 +1,79 @@
+"""The compiled library's entry points. Calls through ctypes release the GIL."""
+
+import ctypes
+from enum import IntEnum
+from pathlib import Path
+
+from kernels.errors import BackendUnavailable
+
+_pointer, _int, _long, _float = ctypes.c_void_p, ctypes.c_int, ctypes.c_int64, ctypes.c_float
+
+_SIGNATURES: dict[str, tuple[type, ...]] = {
+    "tg_paged_attention": (
+        *(_int, _int, _pointer, _pointer, _long, _pointer),  # level, type, out, query, query stride, pages
+        *(_pointer, _long, _pointer, _pointer, _pointer, _int),  # table, its stride, rows, starts, contexts, sequences
+        *(_pointer, _float, _int),  # geometry, scale, threads
+    ),
+    "tg_rms_norm": (
+        *(_int, _int, _pointer, _long, _pointer, _pointer, _pointer),  # level, type, x, stride, residual, weight, out
+        *(_long, _int, _int, _float, _int),  # rows, inner rows, dim, eps, threads
+    ),
+    "tg_rope": (
+        *(_int, _int, _pointer, _long, _pointer, _pointer),  # level, type, heads, stride, table, positions
+        *(_long, _int, _int, _int),  # tokens, heads, dim, threads
+    ),
+    "tg_silu_mul": (
+        _int,
+        _int,
+        _pointer,
+        _pointer,
+        _long,
+        _int,
+        _int,
+    ),  # level, type, gate_up, out, rows, width, threads
+    "tg_kv_write": (
+        *(_int, _int, _pointer, _pointer, _long, _pointer, _pointer),  # level, type, key, value, stride, pages, slots
+        *(_long, _pointer, _int),  # tokens, geometry, threads
+    ),
+    "tg_advise_huge": (_pointer, _long),
+}
+
+
+class Level(IntEnum):
+    """Instruction sets, worst first."""
+
+    PLAIN = 0
+    AVX2 = 1
+    AVX512 = 2
+    AVX512_BF16 = 3
+
+
+class Geometry(ctypes.Structure):
+    """Heads and page sizes, as the library's `Geometry`."""
+
+    _fields_ = (
+        ("heads", ctypes.c_int32),
+        ("kv_heads", ctypes.c_int32),
+        ("dim", ctypes.c_int32),
+        ("slots", ctypes.c_int32),
+    )
+
+
+class Library:
+    """Functions of one loaded library, and the best instruction set of this machine."""
+
+    def __init__(self, path: Path) -> None:
+        try:
+            handle = ctypes.CDLL(str(path))
+        except OSError as error:  # built elsewhere, or torch came without libgomp
+            raise BackendUnavailable(f"cannot load {path}: {error}; remove it to build it again") from error
+        for name, arguments in _SIGNATURES.items():
+            function = getattr(handle, name)
+            function.argtypes, function.restype = arguments, None
+        self.best_level = Level(handle.tg_best_level())
+        self.paged_attention = handle.tg_paged_attention
+        self.rms_norm = handle.tg_rms_norm
+        self.rope = handle.tg_rope
+        self.silu_mul = handle.tg_silu_mul
+        self.kv_write = handle.tg_kv_write
+        self.advise_huge = handle.tg_advise_huge

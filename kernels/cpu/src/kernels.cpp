@@ -1,0 +1,320 @@
+// The C++ kernels' only translation unit: one namespace per instruction set over the same .inc files, a table of functions
+// per set, and the C entry points that kernels/cpu/ops.py calls through ctypes. Built by `python -m kernels.cpu.build`.
+//
+// GOMP_* stays undefined on purpose: it resolves to the OpenMP runtime that torch has loaded, so that both share one pool.
+
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+#include <vector>
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
+#if defined(__linux__)
+#include <sys/mman.h>
+#endif
+
+#define INLINE static inline __attribute__((always_inline))
+
+namespace {
+
+struct bf16 {
+    uint16_t bits;
+};
+
+struct Geometry {
+    int32_t heads, kv_heads, dim, slots;
+};
+
+constexpr int CHUNK = 64;         // tokens between two softmax updates, so that a chunk's pages stay in L1
+constexpr int SPLIT = 256;        // KV tokens of one range of a decode
+constexpr int MAX_RANGES = 1024;  // longer contexts get longer ranges
+constexpr int TILE_ROWS = 32;     // query rows of one prefill item
+
+struct AttentionArgs {
+    void* out;
+    const void* query;
+    const void* pages;
+    int64_t query_stride;  // elements between tokens
+    Geometry g;
+    float scale;
+};
+
+// Query tokens [first, first + tokens), the first at `position` of its sequence, against KV [kv_first, kv_end).
+struct Item {
+    const int32_t* table;
+    int32_t first, tokens, position, head, kv_first, kv_end;
+    int32_t ranges;   // of this decode and head; 1: written straight to the output
+    int64_t partial;  // index of the first of its rows among the partials
+};
+
+template <class T>
+struct Chunk {
+    const T* values[CHUNK];
+    int tokens;
+};
+
+inline int score_width(int slots) {
+    const int tokens = slots >= CHUNK ? slots : CHUNK / slots * slots;
+    return (tokens + 31) / 16 * 16;  // a tile of sixteen may start at the last token
+}
+
+// Memory of the calling thread, kept for the next call.
+float* scratch(size_t floats) {
+    static thread_local std::vector<float> memory;
+    if (memory.size() < floats) memory.resize(floats);
+    return memory.data();
+}
+
+std::vector<Item>& items_of_thread() {
+    static thread_local std::vector<Item> items;
+    return items;
+}
+
+std::vector<float>& partials_of_thread() {
+    static thread_local std::vector<float> partials;
+    return partials;
+}
+
+enum Type { FLOAT32 = 0, BFLOAT16 = 1, NUM_TYPES = 2 };
+enum Level { PLAIN = 0, AVX2 = 1, AVX512 = 2, AVX512_BF16 = 3, NUM_LEVELS = 4 };
+
+template <class T>
+struct Table {
+    void (*attend)(const AttentionArgs&, const Item&, float*, float*);
+    void (*merge)(const AttentionArgs&, const Item&, const float*);
+    void (*rms_norm)(const T*, T*, const T*, T*, int, float);
+    void (*rope)(T*, const float*, int, int);
+    void (*silu_mul)(const T*, T*, int);
+    void (*kv_write)(const T*, const T*, T*, int64_t, const Geometry&);
+};
+
+#define TABLES                                                                                                      \
+    const Table<float> float_table = {attend<float>, merge<float>, rms_norm_row<float>, rope_row<float>,            \
+                                      silu_mul_row<float>, kv_write_row<float>};                                    \
+    const Table<bf16> bf16_table = {attend<bf16>, merge<bf16>, rms_norm_row<bf16>, rope_row<bf16>, silu_mul_row<bf16>, \
+                                    kv_write_row<bf16>};
+
+namespace plain {
+#include "simd.inc"
+#include "attention.inc"
+#include "elementwise.inc"
+TABLES
+}  // namespace plain
+
+#if defined(__x86_64__)
+#pragma GCC push_options
+#pragma GCC target("avx2,fma,f16c,bmi2")
+namespace avx2 {
+#include "simd.inc"
+#include "attention.inc"
+#include "elementwise.inc"
+TABLES
+}  // namespace avx2
+#pragma GCC pop_options
+
+#pragma GCC push_options
+#pragma GCC target("avx2,fma,bmi2,avx512f,avx512bw,avx512vl,avx512dq,prefer-vector-width=512")
+namespace avx512 {
+#include "simd.inc"
+#include "attention.inc"
+#include "elementwise.inc"
+TABLES
+}  // namespace avx512
+#pragma GCC pop_options
+
+#pragma GCC push_options
+#pragma GCC target("avx2,fma,bmi2,avx512f,avx512bw,avx512vl,avx512dq,avx512bf16,prefer-vector-width=512")
+#define HAS_BF16_DOT
+namespace avx512_bf16 {
+#include "simd.inc"
+#include "attention.inc"
+#include "elementwise.inc"
+TABLES
+}  // namespace avx512_bf16
+#undef HAS_BF16_DOT
+#pragma GCC pop_options
+#endif
+
+template <class T>
+const Table<T>& table_of(int level);
+
+#if defined(__x86_64__)
+#define CHOOSE(NAME)                                     \
+    switch (level) {                                     \
+        case AVX512_BF16: return avx512_bf16::NAME;      \
+        case AVX512: return avx512::NAME;                \
+        case AVX2: return avx2::NAME;                    \
+        default: return plain::NAME;                     \
+    }
+#else
+#define CHOOSE(NAME) return plain::NAME;
+#endif
+
+template <>
+const Table<float>& table_of<float>(int level) { CHOOSE(float_table) }
+template <>
+const Table<bf16>& table_of<bf16>(int level) { CHOOSE(bf16_table) }
+
+struct Sequences {
+    const int32_t* table;
+    int64_t table_stride;
+    const int32_t *rows, *query_starts, *contexts;
+    int32_t count;
+};
+
+// Lay out the work; returns how many rows of partials it needs.
+int64_t plan_items(const Sequences& s, const Geometry& g, std::vector<Item>& items) {
+    const int group = g.heads / g.kv_heads, tile = group >= TILE_ROWS ? 1 : TILE_ROWS / group;
+    int64_t partial_rows = 0;
+    items.clear();
+    for (int i = 0; i < s.count; i++) {
+        const int first = s.query_starts[i], length = s.query_starts[i + 1] - first, context = s.contexts[i];
+        const int32_t* table = s.table + s.rows[i] * s.table_stride;
+        int range = SPLIT;
+        while ((int64_t)range * MAX_RANGES < context) range *= 2;
+        range = (range + g.slots - 1) / g.slots * g.slots;  // ranges begin at a page
+        const int ranges = length == 1 ? (context + range - 1) / range : 1;
+        for (int t = 0; t < length; t += tile) {
+            const int tokens = length - t < tile ? length - t : tile, position = context - length + t;
+            for (int h = 0; h < g.kv_heads; h++) {
+                for (int r = 0; r < ranges; r++) {
+                    const int end = ranges == 1 || r == ranges - 1 ? position + tokens : (r + 1) * range;
+                    items.push_back({table, first + t, tokens, position, h, r * range, end, ranges, partial_rows});
+                    if (ranges > 1) partial_rows += group;
+                }
+            }
+        }
+    }
+    return partial_rows;
+}
+
+template <class T>
+void run_attention(int level, const AttentionArgs& a, const Sequences& s, int threads) {
+    const Table<T>& table = table_of<T>(level);
+    const Geometry& g = a.g;
+    std::vector<Item>& items = items_of_thread();
+    std::vector<float>& partials = partials_of_thread();
+    const size_t row = g.dim + 2, needed = plan_items(s, g, items) * row;
+    if (partials.size() < needed) partials.resize(needed);
+    const int group = g.heads / g.kv_heads, rows = group > TILE_ROWS ? group : TILE_ROWS;
+    const size_t room = (size_t)rows * (2 * g.dim + score_width(g.slots) + 2) + 64;
+    const Item* list = items.data();
+    float* parts = partials.data();
+    const int64_t count = items.size();
+#pragma omp parallel num_threads(threads) if (count > 1)
+    {
+        float* memory = scratch(room);
+#pragma omp for schedule(dynamic, 1)
+        for (int64_t i = 0; i < count; i++)
+            table.attend(a, list[i], memory, list[i].ranges > 1 ? parts + list[i].partial * row : nullptr);
+        if (needed) {
+#pragma omp for schedule(dynamic, 1)
+            for (int64_t i = 0; i < count; i++)
+                if (list[i].ranges > 1 && list[i].kv_first == 0) table.merge(a, list[i], parts + list[i].partial * row);
+        }
+    }
+}
+
+// Rows worth waking another thread for.
+constexpr int64_t GRAIN = 16384;  // elements
+
+template <class T>
+void run_rms_norm(int level, const T* x, int64_t x_stride, T* residual, const T* weight, T* out, int64_t rows, int inner,
+                  int dim, float eps, int threads) {
+    const Table<T>& table = table_of<T>(level);
+#pragma omp parallel for num_threads(threads) if (rows * inner * dim > GRAIN)
+    for (int64_t r = 0; r < rows; r++)
+        for (int i = 0; i < inner; i++) {
+            const int64_t at = (r * inner + i) * dim;
+            table.rms_norm(x + r * x_stride + (int64_t)i * dim, residual ? residual + at : nullptr, weight, out + at, dim, eps);
+        }
+}
+
+template <class T>
+void run_rope(int level, T* heads, int64_t stride, const float* angles, const int32_t* positions, int64_t tokens,
+              int num_heads, int dim, int threads) {
+    const Table<T>& table = table_of<T>(level);
+#pragma omp parallel for num_threads(threads) if (tokens * num_heads * dim > GRAIN)
+    for (int64_t t = 0; t < tokens; t++)
+        table.rope(heads + t * stride, angles + (int64_t)positions[t] * dim, num_heads, dim);
+}
+
+template <class T>
+void run_silu_mul(int level, const T* gate_up, T* out, int64_t rows, int width, int threads) {
+    const Table<T>& table = table_of<T>(level);
+#pragma omp parallel for num_threads(threads) if (rows * width > GRAIN / 4)
+    for (int64_t r = 0; r < rows; r++) table.silu_mul(gate_up + r * 2 * width, out + r * width, width);
+}
+
+template <class T>
+void run_kv_write(int level, const T* key, const T* value, int64_t stride, T* pages, const int64_t* slots, int64_t tokens,
+                  const Geometry& g, int threads) {
+    const Table<T>& table = table_of<T>(level);
+#pragma omp parallel for num_threads(threads) if (tokens * g.kv_heads * g.dim > GRAIN)
+    for (int64_t t = 0; t < tokens; t++)
+        if (slots[t] >= 0) table.kv_write(key + t * stride, value + t * stride, pages, slots[t], g);
+}
+
+}  // namespace
+
+extern "C" {
+
+// The best instruction set of this machine.
+int tg_best_level() {
+#if defined(__x86_64__)
+    __builtin_cpu_init();
+    if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl") &&
+        __builtin_cpu_supports("avx512dq"))
+        return __builtin_cpu_supports("avx512bf16") ? AVX512_BF16 : AVX512;
+    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) return AVX2;
+#endif
+    return PLAIN;
+}
+
+// Ask for huge pages: a pool of many small pages misses the TLB on each.
+void tg_advise_huge(void* start, int64_t bytes) {
+#if defined(__linux__) && defined(MADV_HUGEPAGE)
+    const uintptr_t page = 2u << 20, from = ((uintptr_t)start + page - 1) / page * page;
+    const uintptr_t end = ((uintptr_t)start + bytes) / page * page;
+    if (end > from) madvise((void*)from, end - from, MADV_HUGEPAGE);
+#endif
+}
+
+void tg_paged_attention(int level, int type, void* out, const void* query, int64_t query_stride, const void* pages,
+                        const int32_t* table, int64_t table_stride, const int32_t* rows, const int32_t* query_starts,
+                        const int32_t* contexts, int count, const Geometry* g, float scale, int threads) {
+    const AttentionArgs a = {out, query, pages, query_stride, *g, scale};
+    const Sequences s = {table, table_stride, rows, query_starts, contexts, count};
+    if (type == BFLOAT16) run_attention<bf16>(level, a, s, threads);
+    else run_attention<float>(level, a, s, threads);
+}
+
+void tg_rms_norm(int level, int type, const void* x, int64_t x_stride, void* residual, const void* weight, void* out,
+                 int64_t rows, int inner, int dim, float eps, int threads) {
+    if (type == BFLOAT16)
+        run_rms_norm(level, (const bf16*)x, x_stride, (bf16*)residual, (const bf16*)weight, (bf16*)out, rows, inner, dim, eps, threads);
+    else
+        run_rms_norm(level, (const float*)x, x_stride, (float*)residual, (const float*)weight, (float*)out, rows, inner, dim, eps, threads);
+}
+
+void tg_rope(int level, int type, void* heads, int64_t stride, const float* angles, const int32_t* positions,
+             int64_t tokens, int num_heads, int dim, int threads) {
+    if (type == BFLOAT16) run_rope(level, (bf16*)heads, stride, angles, positions, tokens, num_heads, dim, threads);
+    else run_rope(level, (float*)heads, stride, angles, positions, tokens, num_heads, dim, threads);
+}
+
+void tg_silu_mul(int level, int type, const void* gate_up, void* out, int64_t rows, int width, int threads) {
+    if (type == BFLOAT16) run_silu_mul(level, (const bf16*)gate_up, (bf16*)out, rows, width, threads);
+    else run_silu_mul(level, (const float*)gate_up, (float*)out, rows, width, threads);
+}
+
+void tg_kv_write(int level, int type, const void* key, const void* value, int64_t stride, void* pages,
+                 const int64_t* slots, int64_t tokens, const Geometry* g, int threads) {
+    if (type == BFLOAT16)
+        run_kv_write(level, (const bf16*)key, (const bf16*)value, stride, (bf16*)pages, slots, tokens, *g, threads);
+    else
+        run_kv_write(level, (const float*)key, (const float*)value, stride, (float*)pages, slots, tokens, *g, threads);
+}
+
+}  // extern "C"
