@@ -1,0 +1,92 @@
+"""Paged attention and KV writes against float64. Unwritten slots are NaN throughout: none may reach a result."""
+
+import pytest
+import torch
+
+from kernels.ops import Ops
+from tests.kernels.cases import Heads, assert_close, exact_attention, make_case
+
+LENGTHS = [(1, 1), (1, 7), (1, 16), (1, 17), (1, 301), (1, 777), (5, 5), (3, 40), (33, 65), (64, 64), (47, 211)]
+
+
+def check(ops: Ops, heads: Heads, sequences: list[tuple[int, int]], block_size: int) -> None:
+    case = make_case(ops, heads, sequences, block_size=block_size)
+    scale = heads.dim**-0.5
+    assert_close(ops.paged_attention(case.query, case.pages, case.batch, scale=scale), exact_attention(case, scale))
+
+
+@pytest.mark.parametrize("block_size", [1, 8, 16, 24, 32, 128])
+def test_any_block_size(ops: Ops, block_size: int) -> None:
+    """Decodes and prefill chunks of odd lengths in one batch are right for each block size."""
+    check(ops, Heads(9, 3, 64), LENGTHS, block_size)
+
+
+@pytest.mark.parametrize("dim", [2, 16, 40, 64, 80, 96, 128])
+def test_any_head_size(ops: Ops, dim: int) -> None:
+    """Head sizes that are and are not multiples of the vector length are right."""
+    check(ops, Heads(4, 2, dim), LENGTHS, 16)
+
+
+@pytest.mark.parametrize("group", [1, 2, 3, 4, 5, 7, 8, 12, 16, 40])
+def test_any_group(ops: Ops, group: int) -> None:
+    """Any number of query heads may share a KV head."""
+    check(ops, Heads(2 * group, 2, 64), [(1, 19), (1, 300), (9, 70)], 16)
+
+
+def test_sequence_alone(ops: Ops) -> None:
+    """One sequence of one token attends to itself: the result is its value."""
+    case = make_case(ops, Heads(2, 2, 64), [(1, 1)], block_size=16)
+    out = ops.paged_attention(case.query, case.pages, case.batch, scale=0.125)
+    assert_close(out, case.values[0].flatten(1).double())
+
+
+def test_result_ignores_batch_mates(ops: Ops) -> None:
+    """A decode's attention is the same to the bit, alone and in a batch."""
+    heads = Heads(6, 2, 64)
+    case = make_case(ops, heads, [(1, 600), (1, 30), (20, 90)], block_size=16)
+    together = ops.paged_attention(case.query, case.pages, case.batch, scale=0.125)
+    alone = type(case.batch)(
+        positions=case.batch.positions[:1],
+        slots=case.batch.slots[:1],
+        query_starts=case.batch.query_starts[:2],
+        contexts=case.batch.contexts[:1],
+        rows=case.batch.rows[:1],
+        block_table=case.batch.block_table,
+        max_query=1,
+        max_context=600,
+    )
+    assert torch.equal(ops.paged_attention(case.query[:1], case.pages, alone, scale=0.125), together[:1])
+
+
+def test_large_scores(ops: Ops) -> None:
+    """Scores in the thousands overflow nothing: attention goes to the best key."""
+    case = make_case(ops, Heads(2, 1, 64), [(1, 90), (4, 50)], block_size=16)
+    assert_close(ops.paged_attention(case.query, case.pages, case.batch, scale=40.0), exact_attention(case, 40.0))
+
+
+def test_stale_slot_shows(ops: Ops) -> None:
+    """A NaN inside the context is not hidden by the softmax: the result is NaN."""
+    heads = Heads(2, 1, 64)
+    case = make_case(ops, heads, [(1, 40)], block_size=16)
+    slot = case.batch.block_table[case.batch.rows[0], 1].long() * 16 + 3
+    nothing = torch.full((1, 1, 64), float("nan"), dtype=ops.dtype)
+    ops.kv_write(nothing, nothing, case.pages, slot[None])
+    assert ops.paged_attention(case.query, case.pages, case.batch, scale=0.125).isnan().all()
+
+
+def test_negative_slot_writes_nothing(ops: Ops) -> None:
+    """Slot -1 leaves the pages as they were, and its neighbours in the call are still written."""
+    heads = Heads(2, 2, 64)
+    case = make_case(ops, heads, [(1, 20)], block_size=16)
+    before = case.pages.data.clone()
+    key = torch.randn(3, 2, 64).to(ops.dtype)
+    ops.kv_write(key, key, case.pages, torch.tensor([-1, -1, -1]))
+    assert torch.equal(case.pages.data.nan_to_num(7.0), before.nan_to_num(7.0))
+    row = int(case.batch.rows[0])
+    slots = case.batch.block_table[row, :2].long().repeat_interleave(16)[:20] * 16 + torch.arange(20) % 16
+    slots[:10] = -1
+    new = torch.randn(20, 2, 64).to(ops.dtype)
+    ops.kv_write(new, new, case.pages, slots)
+    for kept in (case.keys[0], case.values[0]):
+        kept[10:] = new[10:]
+    assert_close(ops.paged_attention(case.query, case.pages, case.batch, scale=0.125), exact_attention(case, 0.125))
