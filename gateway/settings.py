@@ -118,6 +118,15 @@ SPECTACULAR_SETTINGS = {
     "SERVE_PERMISSIONS": ["rest_framework.permissions.AllowAny"],
     "SWAGGER_UI_DIST": "SIDECAR",  # the docs page loads nothing from elsewhere
     "SWAGGER_UI_FAVICON_HREF": "SIDECAR",
+    "ENUM_NAME_OVERRIDES": {
+        "TenantStatus": "tenants.models.tenant.Status",
+        "KeyStatus": "tenants.api.serializers.keys.STATUSES",
+        "Role": "tenants.models.member.Role",
+        "ManagementKeyRole": "tenants.api.serializers.keys.ROLES",
+        "TenantKeyRole": "tenants.api.serializers.keys.TENANT_ROLES",
+        "ApiKeyScope": "tenants.contracts.API_KEY_SCOPES",
+        "ManagementKeyScope": "tenants.contracts.MANAGEMENT_KEY_SCOPES",
+    },
 }
 
 CELERY_BROKER_URL = REDIS_URL if REDIS_URL.startswith("redis") else REDIS_URL.replace("unix://", "redis+socket://", 1)

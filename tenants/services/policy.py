@@ -11,7 +11,7 @@ from django.db.models import Sum
 from django.utils import timezone
 
 from tenants import rows, selectors
-from tenants.contracts import KEYS_CHANNEL, POLICY_CHANNEL, Actor, PolicyView
+from tenants.contracts import POLICY_CHANNEL, Actor, PolicyView
 from tenants.errors import NotFound, PolicyInvalid, StaleVersion
 from tenants.models import Policy
 from tenants.rules import policy as rules
@@ -70,7 +70,7 @@ def set_policy(
         ),
         actor,
     )
-    announce(version, row.tenant_id)
+    announce(version)
     return after
 
 
@@ -83,10 +83,9 @@ def save(row: Policy, view: PolicyView, at: datetime) -> None:
     versions.record_version(view.version, row.tenant_id, at)
 
 
-def announce(version: int, tenant_id: uuid.UUID) -> None:
-    """Tell the controller of the version, and the web processes that grants of the tenant carry an old policy."""
+def announce(version: int) -> None:
+    """Tell the controller and the web processes, which all read what is newer than they have."""
     notify(POLICY_CHANNEL, str(version))
-    notify(KEYS_CHANNEL, f"tenant:{tenant_id}")
 
 
 def as_json(view: PolicyView) -> dict[str, Any]:

@@ -62,7 +62,7 @@ def create_tenant(
     policy_service.save(Policy(tenant=row), first, timezone.now())
     after = _as_json(row) | {"policy": policy_service.as_json(first)}
     write_down(_change("tenant.created", row, after=after), actor)
-    policy_service.announce(version, row.id)
+    policy_service.announce(version)
     return rows.tenant_view(row)
 
 

@@ -42,7 +42,7 @@ def announce(*, announcement: WorkerAnnouncement) -> WorkerView:
 
 
 def seen(*, worker_ids: Sequence[str]) -> int:
-    """Count workers as heard of now, because the controller's own stream to them is alive; return how many there are."""
+    """Count workers as heard of now, because the controller's own stream to them is alive; return how many."""
     return Worker.objects.filter(pk__in=worker_ids).update(last_seen_at=timezone.now())
 
 
@@ -70,18 +70,6 @@ def mark_applied(*, worker_id: str, version: int, applied_at: datetime | float) 
 
 
 @transaction.atomic
-def set_draining(*, worker_id: str, draining: bool, actor: Actor) -> bool:
-    """Mark a worker as draining (it takes nothing new) or as serving; return whether that changed anything."""
-    row = Worker.objects.select_for_update().filter(pk=worker_id).exclude(draining=draining).first()
-    if row is None:
-        return False
-    row.draining = draining
-    row.save(update_fields=["draining"])
-    _write_down("worker.draining" if draining else "worker.serving", row, actor)
-    return True
-
-
-@transaction.atomic
 def forget_stale(*, older_than_seconds: float = 3600.0) -> list[str]:
     """Delete workers, with their acks, that have been silent for so long; return their ids."""
     silent = Q(last_seen_at__lt=timezone.now() - timedelta(seconds=older_than_seconds))
@@ -95,7 +83,7 @@ def forget_stale(*, older_than_seconds: float = 3600.0) -> list[str]:
 
 
 def _write_down(action: str, row: Worker, actor: Actor) -> None:
-    after = {field: getattr(row, field) for field in (*_CARD, "draining")}
+    after = {field: getattr(row, field) for field in _CARD}
     write_down(
         Change(action=action, target_kind="worker", target_id=row.pk, tenant_id=None, after=after),
         actor,

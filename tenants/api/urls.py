@@ -1,0 +1,43 @@
+"""Routes of the management API, below `/api/`."""
+
+from django.urls import URLPattern, URLResolver, include, path, re_path
+from drf_spectacular.views import SpectacularAPIView, SpectacularSwaggerView
+
+from tenants.api.errors import not_found
+from tenants.api.views import keys, management_keys, members, policy, projects, records, tenants
+
+of_tenant: list[URLPattern | URLResolver] = [
+    path("", tenants.TenantDetail.as_view()),
+    path("keys/", keys.ApiKeyList.as_view()),
+    path("keys/<slug:key_id>/", keys.ApiKeyDetail.as_view()),
+    path("keys/<slug:key_id>/rotate/", keys.ApiKeyRotation.as_view()),
+    path("management-keys/", management_keys.ManagementKeyList.as_view()),
+    path("management-keys/<slug:key_id>/", management_keys.ManagementKeyDetail.as_view()),
+    path("management-keys/<slug:key_id>/rotate/", management_keys.ManagementKeyRotation.as_view()),
+    path("policy/", policy.PolicyDetail.as_view()),
+    path("projects/", projects.ProjectList.as_view()),
+    path("projects/<uuid:project_id>/", projects.ProjectDetail.as_view()),
+    path("members/", members.MemberList.as_view()),
+    path("members/<int:user_id>/", members.MemberDetail.as_view()),
+    path("audit/", records.TenantAudit.as_view()),
+]
+
+v1: list[URLPattern | URLResolver] = [
+    path("tenants/", tenants.TenantList.as_view()),
+    path("tenants/<slug:slug>/", include(of_tenant)),
+    path("policy-versions/<int:version>/acks/", policy.PolicyVersionAcks.as_view()),
+    path("usage/", records.UsageList.as_view()),
+    path("audit/", records.Audit.as_view()),
+    path("workers/", records.WorkerList.as_view()),
+    path("users/", members.UserList.as_view()),
+    path("management-keys/", management_keys.OperatorKeyList.as_view()),
+    path("management-keys/<slug:key_id>/", management_keys.OperatorKeyDetail.as_view()),
+    path("management-keys/<slug:key_id>/rotate/", management_keys.OperatorKeyRotation.as_view()),
+]
+
+urlpatterns = [
+    path("v1/", include(v1)),
+    path("schema/", SpectacularAPIView.as_view(), name="api-schema"),
+    path("docs/", SpectacularSwaggerView.as_view(url_name="api-schema"), name="api-docs"),
+    re_path(r"^.*$", not_found),  # JSON, whatever the path
+]

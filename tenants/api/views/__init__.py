@@ -1,0 +1,1 @@
+"""Views of the management API, one noun a file."""
