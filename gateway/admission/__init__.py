@@ -1,0 +1,1 @@
+"""Who may start a request now: rates, shared by all web processes."""

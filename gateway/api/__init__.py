@@ -1,0 +1,1 @@
+"""The OpenAI surface; `chat.py` is the place to start."""

@@ -1,0 +1,87 @@
+"""The Starlette application beside Django: `/v1`, health and static files, without the console's middleware."""
+
+import re
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Mount, Route
+from starlette.staticfiles import StaticFiles
+
+from gateway.api.chat import chat_completions
+from gateway.api.completions import completions
+from gateway.api.errors import MethodNotAllowed, NotFound
+from gateway.api.exchange import Endpoint
+from gateway.api.models import list_models, retrieve_model
+from gateway.config import GatewayConfig
+from gateway.web import Web, running
+
+_HASHED = re.compile(r"[-.][0-9A-Za-z_-]{8,}\.[0-9a-z]+$")  # as Vite and Django's manifest storage name files
+_IMMUTABLE = "public, max-age=31536000, immutable"
+
+
+class HashedFiles(StaticFiles):
+    """Static files; one whose name holds its hash is cached for ever, any other is asked for again."""
+
+    async def get_response(self, path: str, scope: Any) -> Response:
+        """Serve one file."""
+        response = await super().get_response(path, scope)
+        response.headers["cache-control"] = _IMMUTABLE if _HASHED.search(path) else "no-cache"
+        response.headers["x-content-type-options"] = "nosniff"
+        return response
+
+
+def build(config: GatewayConfig, static_root: Path) -> Starlette:
+    """Return the application. Its lifespan owns the process's `Web`."""
+
+    @asynccontextmanager
+    async def lifespan(_app: Starlette) -> AsyncIterator[dict[str, Any]]:
+        async with running(config) as web:
+            yield {"web": web}
+
+    return Starlette(
+        routes=[
+            Route("/v1/chat/completions", Endpoint(chat_completions), methods=["POST"]),
+            Route("/v1/completions", Endpoint(completions), methods=["POST"]),
+            Route("/v1/models", Endpoint(list_models), methods=["GET"]),
+            Route("/v1/models/{model:path}", Endpoint(retrieve_model), methods=["GET"]),
+            Route("/healthz", health),
+            Route("/readyz", ready),
+            Mount("/static", HashedFiles(directory=static_root, check_dir=False)),
+        ],
+        exception_handlers={HTTPException: _refuse},
+        lifespan=lifespan,
+    )
+
+
+async def health(_request: Request) -> Response:
+    """Say that the process lives."""
+    return JSONResponse({"status": "ok"})
+
+
+async def ready(request: Request) -> Response:
+    """Say whether a request could be served now."""
+    web: Web = request.scope["state"]["web"]
+    if web.drain.draining:
+        return JSONResponse({"status": "stopping"}, 503)
+    if not web.registry.num_connected:
+        return JSONResponse({"status": "no engine worker is connected"}, 503)
+    return JSONResponse({"status": "ok", "workers": web.registry.num_connected})
+
+
+async def _refuse(request: Request, error: Exception) -> Response:
+    """Answer an unknown path or method in OpenAI's shape."""
+    assert isinstance(error, HTTPException)
+    path = request.url.path
+    if error.status_code == 405:
+        refusal: MethodNotAllowed | NotFound = MethodNotAllowed(f"{request.method} isn't allowed on {path[:200]}")
+    elif error.status_code == 404:
+        refusal = NotFound(f"Unknown path {request.method} {path[:200]}")
+    else:
+        return JSONResponse({"detail": error.detail}, error.status_code, headers=error.headers)
+    return Response(refusal.json(), refusal.status, error.headers, "application/json")

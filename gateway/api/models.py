@@ -1,0 +1,30 @@
+"""`GET /v1/models` and `GET /v1/models/{id}`."""
+
+from typing import Any
+
+from gateway.api.auth import check_model
+from gateway.api.chat import authenticate
+from gateway.api.errors import ModelNotFound
+from gateway.api.exchange import Exchange
+
+
+async def list_models(exchange: Exchange) -> None:
+    """List the models that the key may use."""
+    grant = await authenticate(exchange, scope="models")
+    names = sorted(name for name in exchange.web.registry.names() if not grant.models or name in grant.models)
+    await exchange.json({"object": "list", "data": [_card(exchange, name) for name in names]})
+
+
+async def retrieve_model(exchange: Exchange) -> None:
+    """Show one model; a hidden one doesn't exist."""
+    grant = await authenticate(exchange, scope="models")
+    name = exchange.scope["path_params"]["model"]
+    check_model(grant, name)
+    if name not in exchange.web.registry.names():
+        raise ModelNotFound(name)
+    await exchange.json(_card(exchange, name))
+
+
+def _card(exchange: Exchange, name: str) -> dict[str, Any]:
+    registry = exchange.web.registry
+    return {"id": name, "object": "model", "created": registry.created(name), "owned_by": "tollgate"}

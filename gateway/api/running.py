@@ -1,0 +1,162 @@
+"""From a parsed request to running generations: find the model, admit, route. The same for HTTP and websockets."""
+
+import time
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+
+from engine.protocol import pb
+from gateway.admission.admit import Permit
+from gateway.api.auth import check_model
+from gateway.api.errors import BadRequest, ContextTooLong, ModelNotFound, Overloaded
+from gateway.api.schemas import ChatRequest, Sampling
+from gateway.routing.route import Routed
+from gateway.web import Web
+from gateway.workers.model import Model, NoChatTemplate, TemplateRefused
+from tenants.contracts import KeyGrant
+
+ASSUMED_OUTPUT = 512  # tokens reserved of `tpm` where the client names no maximum; settled by what was used
+_PRIORITY = {
+    "standard": pb.PRIORITY_STANDARD,
+    "interactive": pb.PRIORITY_INTERACTIVE,
+    "batch": pb.PRIORITY_BATCH,
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """What is to be generated: one prompt a run, one way of sampling for all."""
+
+    model: Model
+    prompts: Sequence[Sequence[int]]  # token ids
+    sampling: pb.Sampling
+    session: str
+    request_id: str
+    field: str  # of the client's request that holds the prompt
+
+
+@dataclass(frozen=True, slots=True)
+class Running:
+    """An admitted job on its workers: one run a prompt."""
+
+    permit: Permit
+    runs: list[Routed]
+
+
+def find_model(web: Web, grant: KeyGrant, name: str) -> Model:
+    """Return the model of that name.
+
+    Raises:
+        ModelNotFound: it doesn't exist, or not for this key.
+        Overloaded: it exists, and none of its workers has answered yet.
+    """
+    check_model(grant, name)
+    model = web.registry.model(name)
+    if model is not None:
+        return model
+    if name in web.registry.names():
+        raise Overloaded(f"The model `{name[:200]}` is starting. Try again in a moment.")
+    raise ModelNotFound(name)
+
+
+async def chat_tokens(model: Model, request: ChatRequest) -> list[int]:
+    """Return the token ids of a conversation.
+
+    Raises:
+        BadRequest: the model has no chat form, or its template rejects the messages.
+        ContextTooLong: the text can't fit.
+    """
+    try:
+        text = await model.render(request.conversation())
+    except NoChatTemplate as error:
+        raise BadRequest(str(error), param="model", code="no_chat_template") from error
+    except TemplateRefused as error:
+        raise BadRequest(str(error), param="messages") from error
+    return (await text_tokens(model, [text], special=False, field="messages"))[0]
+
+
+async def text_tokens(model: Model, texts: Sequence[str], *, special: bool, field: str) -> list[list[int]]:
+    """Return the token ids of each text. Raises ContextTooLong before it tokenises what can't fit."""
+    for text in texts:
+        if model.certainly_too_long(text):
+            raise ContextTooLong(
+                f"This model's maximum context length is {model.max_context} tokens; `{field}` has {len(text)} "
+                "characters, which is more. Shorten it.",
+                param=field,
+            )
+    return await model.encode(texts, special=special)
+
+
+def sampling_of(request: Sampling, limit: int) -> pb.Sampling:
+    """Return the worker's form of a request's sampling; OpenAI's defaults are temperature 1 and top_p 1."""
+    sampling = pb.Sampling(
+        max_tokens=limit,
+        temperature=1.0 if request.temperature is None else request.temperature,
+        top_p=1.0 if request.top_p is None else request.top_p,
+        top_k=request.top_k or 0,
+        stop=request.stops,
+        stop_token_ids=request.stop_token_ids or (),
+        ignore_eos=bool(request.ignore_eos),
+    )
+    if request.seed is not None:
+        sampling.seed = request.seed & (2**64 - 1)
+    return sampling
+
+
+@asynccontextmanager
+async def running(web: Web, grant: KeyGrant, job: Job) -> AsyncIterator[Running]:
+    """Admit the job and start it; at the end cancel what still runs and settle what was reserved.
+
+    Raises:
+        BadRequest, ContextTooLong: the job can't run on this model.
+        RateLimited: a limit is used up.
+        Overloaded, WorkerUnavailable: this process is stopping, or no worker can be reached.
+    """
+    if web.drain.draining:
+        raise Overloaded("The server is restarting. Try again.")
+    _check_length(job)
+    expected = job.sampling.max_tokens or ASSUMED_OUTPUT
+    num_prompt = sum(len(prompt) for prompt in job.prompts)
+    tokens = num_prompt + len(job.prompts) * min(expected, grant.policy.max_output)
+    permit = await web.admission.admit(grant, prompt_tokens=num_prompt, tokens=tokens, now=time.monotonic())
+    runs: list[Routed] = []
+    try:
+        for number, prompt in enumerate(job.prompts):
+            run = Routed(web.registry, job.model, _submit(grant, job, number, prompt))
+            runs.append(run)
+            web.drain.enter(run)
+        yield Running(permit, runs)
+    finally:
+        for run in runs:
+            run.cancel()
+            web.drain.leave(run)
+        permit.settle(sum(run.used_tokens for run in runs))
+
+
+def _submit(grant: KeyGrant, job: Job, number: int, prompt: Sequence[int]) -> pb.Submit:
+    return pb.Submit(
+        request_id=job.request_id if number == 0 else f"{job.request_id}-{number}",
+        tenant=grant.tenant_id,
+        project=grant.project_id,
+        key=grant.key_id,
+        namespace=grant.namespace,
+        session=job.session,
+        priority=_PRIORITY[grant.policy.priority],
+        token_ids=prompt,
+        sampling=job.sampling,
+        policy_version=grant.policy.version,
+    )
+
+
+def _check_length(job: Job) -> None:
+    limit, asked = job.model.max_context, job.sampling.max_tokens
+    for prompt in job.prompts:
+        if not prompt:
+            raise BadRequest(f"`{job.field}` is empty: there is nothing to continue", param=job.field)
+        if len(prompt) + max(asked, 1) > limit:
+            raise ContextTooLong(
+                f"This model's maximum context length is {limit} tokens. However, you requested "
+                f"{len(prompt) + asked} tokens ({len(prompt)} in `{job.field}`, {asked} in the completion). "
+                "Shorten one of them.",
+                param=job.field,
+            )

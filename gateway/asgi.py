@@ -1,0 +1,87 @@
+"""The web process: one ASGI application.
+
+http       /v1, /healthz, /readyz, /static   gateway.api.app (Starlette, no middleware)
+all else                          Django
+websocket  /v1/realtime                      gateway.realtime.consumers
+/ws/live/                         gateway.console.live
+lifespan   starts and stops `gateway.web.Web`
+"""
+
+import os
+import uuid
+from pathlib import Path
+from typing import Any, cast
+
+from channels.auth import AuthMiddlewareStack
+from channels.routing import ProtocolTypeRouter, URLRouter
+from channels.sessions import CookieMiddleware
+from django.conf import settings
+from django.core.asgi import get_asgi_application
+from django.core.exceptions import ImproperlyConfigured
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+BESIDE_DJANGO = ("/v1/", "/static/")
+HEALTH = ("/v1", "/healthz", "/readyz")
+
+
+class RequestIds:
+    """Give each HTTP request an id, in `scope["state"]["request_id"]` and as `x-request-id` on its response."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one request."""
+        request_id = f"req_{uuid.uuid4().hex}"
+        header = (b"x-request-id", request_id.encode())
+        scope.setdefault("state", {})["request_id"] = request_id
+
+        async def named(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                message = {**message, "headers": [*message.get("headers", ()), header]}
+            await send(message)
+
+        await self._app(scope, receive, named)
+
+
+class Split:
+    """Send each path to Django or to the application beside it."""
+
+    def __init__(self, beside: ASGIApp, django: Any) -> None:
+        self._beside = beside
+        self._django = django
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one request."""
+        path: str = scope["path"]
+        beside = path.startswith(BESIDE_DJANGO) or path in HEALTH
+        await (self._beside if beside else self._django)(scope, receive, send)
+
+
+def build() -> ASGIApp:
+    """Return the application."""
+    os.environ.setdefault("DJANGO_SETTINGS_MODULE", "gateway.settings")
+    django = get_asgi_application()
+
+    # These need Django's registry of models.
+    from gateway.api.app import build as build_api
+    from gateway.config import config
+    from gateway.console.live import LiveConsumer
+    from gateway.realtime.consumers import RealtimeConsumer
+
+    if not config().secret_key or not config().key_pepper:
+        raise ImproperlyConfigured("SECRET_KEY and KEY_PEPPER must be set: `make serve` makes them, see README")
+    from django.urls import path
+
+    api = build_api(config(), Path(settings.STATIC_ROOT))
+    sockets = URLRouter(
+        [
+            path("v1/realtime", CookieMiddleware(RealtimeConsumer.as_asgi())),
+            path("ws/live/", AuthMiddlewareStack(LiveConsumer.as_asgi())),
+        ]
+    )
+    routes = {"http": RequestIds(Split(api, django)), "websocket": sockets, "lifespan": api}
+    return cast(ASGIApp, ProtocolTypeRouter(routes))
+
+
+application = build()

@@ -1,0 +1,1 @@
+"""The realtime websocket: responses streamed over one socket."""

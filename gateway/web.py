@@ -1,0 +1,68 @@
+"""What one web process owns beside Django, and how it starts and stops."""
+
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+
+import redis.asyncio
+from django.conf import settings
+from redis.asyncio.retry import Retry
+from redis.backoff import NoBackoff
+
+from gateway.admission.admit import Admission
+from gateway.admission.leases import STORE_SECONDS, Leases
+from gateway.api.auth import KeyCache
+from gateway.config import GatewayConfig
+from gateway.database import conninfo
+from gateway.drain import Drain
+from gateway.feed import Feed
+from gateway.listener import Listener
+from gateway.reads import Reads
+from gateway.workers.registry import WorkerRegistry
+from tenants import selectors
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Web:
+    """The parts that requests use; `scope["state"]["web"]` in every HTTP and websocket scope."""
+
+    keys: KeyCache
+    registry: WorkerRegistry
+    admission: Admission
+    drain: Drain
+    reads: Reads
+
+
+@asynccontextmanager
+async def running(config: GatewayConfig) -> AsyncIterator[Web]:
+    """Start everything; stop it in reverse order.
+
+    Nothing is waited for: with Postgres, Redis or every worker away the process starts, says so in `/readyz`, and
+    catches up when they come.
+    """
+    reads = Reads()
+    registry = WorkerRegistry(
+        lambda: reads.run(selectors.live_workers), token=config.engine_token, ca_file=config.engine_ca
+    )
+    keys = KeyCache(lambda digest: reads.run(selectors.grant_for_digest, digest), pepper=config.key_pepper)
+    store = redis.asyncio.Redis.from_url(
+        settings.REDIS_URL,
+        socket_timeout=STORE_SECONDS,
+        socket_connect_timeout=STORE_SECONDS,
+        retry=Retry(NoBackoff(), 1),
+    )
+    leases = Leases(store, processes=config.web_workers)
+    feed = Feed(keys, registry, reads)
+    listener = Listener(conninfo(settings.DATABASES["default"]), feed.handlers, feed.poll)
+    drain = Drain(config.drain_seconds)
+    async with AsyncExitStack() as stack:
+        stack.callback(reads.close)
+        await stack.enter_async_context(store)
+        leases.start()
+        stack.push_async_callback(leases.stop)
+        stack.push_async_callback(registry.close)
+        stack.push_async_callback(keys.close)
+        listener.start()
+        stack.push_async_callback(listener.stop)
+        drain.on_signals()
+        yield Web(keys=keys, registry=registry, admission=Admission(leases), drain=drain, reads=reads)

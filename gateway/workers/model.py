@@ -1,0 +1,100 @@
+"""A model as its worker describes it: what turns messages into token ids, without torch and without a file system."""
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from jinja2 import TemplateError
+from tokenizers import Tokenizer
+from transformers.utils.chat_template_utils import render_jinja_template
+
+from engine.protocol import pb
+
+INLINE_CHARACTERS = 64_000  # a longer conversation is rendered in a thread, so that other streams get their turn
+
+
+class NoChatTemplate(Exception):
+    """The model has no chat form."""
+
+
+class TemplateRefused(Exception):
+    """The model's template does not take these messages; the message is the template's own."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Model:
+    """One model, shared by all workers that serve the same digest."""
+
+    name: str
+    digest: str
+    tokenizer: Tokenizer
+    chat_template: str  # Jinja; empty: no chat form
+    special_tokens: dict[str, str]
+    vocab_size: int
+    max_context: int  # tokens
+    longest_token: int  # UTF-8 bytes of one token, at most; 0: unknown
+    created: int  # unix seconds when this process first met it
+
+    def certainly_too_long(self, text: str) -> bool:
+        """Whether `text` exceeds the context even if every token were the longest; spares tokenising a flood."""
+        return self.longest_token > 0 and len(text) > self.longest_token * self.max_context
+
+    async def render(self, conversation: list[dict[str, str]]) -> str:
+        """Return the prompt text of a conversation, ready for the assistant's turn.
+
+        Raises:
+            NoChatTemplate: the model has no chat form.
+            TemplateRefused: the template rejects the messages, such as two of one role in a row.
+        """
+        if not self.chat_template:
+            raise NoChatTemplate(f"The model `{self.name}` has no chat template: use /v1/completions")
+        if sum(len(turn["content"]) for turn in conversation) > INLINE_CHARACTERS:
+            return await asyncio.to_thread(self._render, conversation)
+        return self._render(conversation)
+
+    def _render(self, conversation: list[dict[str, str]]) -> str:
+        try:
+            texts, _ = render_jinja_template(
+                conversations=[conversation],
+                chat_template=self.chat_template,
+                add_generation_prompt=True,
+                **self.special_tokens,
+            )
+        except (TemplateError, TypeError, ValueError, LookupError, ArithmeticError) as error:
+            raise TemplateRefused(f"The model's chat template does not take these messages: {error}") from error
+        return str(texts[0])
+
+    async def encode(self, texts: Sequence[str], *, special: bool) -> list[list[int]]:
+        """Return the token ids of each text; `special` adds the tokenizer's own (a rendered chat has them already)."""
+        encodings = await self.tokenizer.async_encode_batch_fast(list(texts), add_special_tokens=special)
+        return [encoding.ids for encoding in encodings]
+
+
+def model_from_card(card: pb.ModelCard, created: int) -> Model:
+    """Build a model from a worker's card; takes a second for a large vocabulary.
+
+    Raises:
+        ValueError: the card's tokenizer can't be read.
+    """
+    try:
+        tokenizer = Tokenizer.from_str(card.tokenizer_json.decode())
+    except Exception as error:  # tokenizers raises bare Exception
+        raise ValueError(f"the tokenizer of {card.model} can't be read: {error}") from error
+    tokenizer.no_truncation()
+    tokenizer.no_padding()
+    longest = 0 if tokenizer.normalizer is not None else max(map(_bytes, tokenizer.get_vocab()), default=0)
+    return Model(
+        name=card.model,
+        digest=card.digest,
+        tokenizer=tokenizer,
+        chat_template=card.chat_template,
+        special_tokens=dict(card.special_tokens),
+        vocab_size=card.vocab_size,
+        max_context=card.max_context_tokens,
+        longest_token=longest,
+        created=created,
+    )
+
+
+def _bytes(token: str) -> int:
+    return len(token.encode("utf-8", "surrogatepass"))
