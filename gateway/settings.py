@@ -3,6 +3,7 @@
 from gateway.config import ROOT, config
 from gateway.database import django_database
 from gateway.logs import logging_config
+from tenants.schedule import CELERY_BEAT_SCHEDULE as CELERY_BEAT_SCHEDULE
 
 _config = config()
 
@@ -39,6 +40,7 @@ MIDDLEWARE = [
     "django.contrib.messages.middleware.MessageMiddleware",
     "django.middleware.clickjacking.XFrameOptionsMiddleware",
     "django_htmx.middleware.HtmxMiddleware",
+    "gateway.console.security.security_headers",
 ]
 
 ROOT_URLCONF = "gateway.urls"

@@ -17,7 +17,7 @@ from tenants.models import User
 
 P = ParamSpec("P")
 PlaceView = Callable[Concatenate[HttpRequest, "Place", P], HttpResponse]
-SlugView = Callable[Concatenate[HttpRequest, str, P], HttpResponse]
+SlugView = Callable[..., HttpResponse]  # Django passes the slug by name, which Concatenate cannot say
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,13 +44,13 @@ def actor(user: User) -> Actor:
     return Actor("user", str(user.pk), user.email)
 
 
-def tenant_page(right: Right = "read") -> Callable[[PlaceView[P]], SlugView[P]]:
+def tenant_page(right: Right = "read") -> Callable[[PlaceView[P]], SlugView]:
     """Wrap a view of one tenant, named by the slug in the URL: the view gets the `Place`.
 
     Signed out: the sign-in page. A stranger, or no such tenant: 404. A member without `right`: 403.
     """
 
-    def wrap(view: PlaceView[P]) -> SlugView[P]:
+    def wrap(view: PlaceView[P]) -> SlugView:
         @wraps(view)
         def checked(request: HttpRequest, slug: str, *args: P.args, **kwargs: P.kwargs) -> HttpResponse:
             user = request.user

@@ -17,9 +17,9 @@ class LimitParts(NamedTuple):
     hard: float
 
 
-def limit_parts(use: int, soft: int, hard: int) -> LimitParts:
-    """Lay out `use` against `soft` and `hard` (bytes); the bar grows past the hard end only while the use does."""
-    scale = max(use, hard, 1)
+def limit_parts(use: int, soft: int, hard: int, *, span: int = 0) -> LimitParts:
+    """Lay out `use` against `soft` and `hard` (bytes); the bar ends at the hard limit, or further: at the use, at `span`."""
+    scale = max(use, hard, span, 1)
     within = min(use, soft, hard)
     borrowed = max(0, min(use, hard) - within)
 

@@ -1,17 +1,21 @@
 """What the head of each page offers: the places a reader may go, and the way between tenants."""
 
 from dataclasses import dataclass
-from datetime import datetime
 
 from django.http import HttpRequest
 from django.urls import reverse
-from django.utils import timezone
 
 from tenants import selectors
+from tenants.authority import Right, may
 from tenants.console.access import Place
 from tenants.contracts import TenantView
 from tenants.models import User
 
+TENANT_PAGES: tuple[tuple[str, str, bool, Right], ...] = (  # words, route, whether it stands for its page alone, right
+    ("Overview", "tenant-overview", True, "read"),
+    ("Keys", "tenant-keys", False, "read"),
+    ("Playground", "tenant-playground", False, "keys.write"),
+)
 MOST_LISTED = 50  # tenants in the switcher; an operator finds the rest on the tenants page
 
 
@@ -40,29 +44,24 @@ def masthead(request: HttpRequest, place: Place | None) -> Masthead:
     user = request.user
     if not isinstance(user, User):
         return Masthead(title="", colour=None, links=(), tenants=(), is_operator=False)
-    pages: list[tuple[str, str]] = []
     if place is not None:
-        names = (("Overview", "tenant-overview"), ("Keys", "tenant-keys"), ("Playground", "tenant-playground"))
-        pages = [(words, reverse(name, args=[place.tenant.slug])) for words, name in names]
-    elif user.is_staff:
-        pages = [("Tenants", reverse("operator-tenants"))]
+        pages = [
+            (words, reverse(name, args=[place.tenant.slug]), whole)
+            for words, name, whole, right in TENANT_PAGES
+            if may(place.role, right)
+        ]
+    else:
+        pages = [("Tenants", reverse("operator-tenants"), False)] if user.is_staff else []
     return Masthead(
         title=place.tenant.name if place else "Operator" if user.is_staff else "",
         colour=place.tenant.colour if place else None,
-        links=tuple(Link(words=words, url=url, is_here=_is_here(request.path, url)) for words, url in pages),
+        links=tuple(_link(request, *page) for page in pages),
         tenants=tuple(selectors.tenants_of(user)[:MOST_LISTED]),
         is_operator=user.is_staff,
     )
 
 
-def short_moment(at: datetime) -> str:
-    """Return a time in the words that suffice: today's by the clock, this year's by day, others with the year."""
-    now = timezone.now()
-    if at.date() == now.date():
-        return f"today {at:%H:%M}"
-    return f"{at.day} {at:%b}" if at.year == now.year else f"{at.day} {at:%b %Y}"
-
-
-def _is_here(path: str, url: str) -> bool:
-    """An entry stands for its page and for what lies below it; the overview only for itself."""
-    return path == url or (path.startswith(url) and url.count("/") > 3) or (url.startswith("/operator/") and path.startswith(url))
+def _link(request: HttpRequest, words: str, url: str, is_whole: bool) -> Link:
+    """Return an entry; it stands for what lies below its page too, unless everything does."""
+    here = request.path == url if is_whole else request.path.startswith(url)
+    return Link(words=words, url=url, is_here=here)

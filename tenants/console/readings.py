@@ -1,4 +1,4 @@
-"""The last statistics of each worker, as the controller leaves them in Redis: what a page starts from before the feed."""
+"""The last statistics of each worker, which the controller leaves in Redis: what a page starts from before the feed."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -30,7 +30,7 @@ class Use:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Readings:
-    """What the live workers last said. `missing` counts those that said nothing within 5 s, or all when Redis is away."""
+    """What the live workers last said. `missing`: those that said nothing within 5 s, or all when Redis is away."""
 
     workers: tuple[WorkerStats, ...]
     missing: int

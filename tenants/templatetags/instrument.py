@@ -9,7 +9,7 @@ from django.forms import BoundField
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 
-from tenants.console import figures, navigation
+from tenants.console import figures, moments, navigation
 from tenants.console.figures import Figure
 from tenants.console.limit import limit_parts
 
@@ -35,13 +35,15 @@ def figure(kind: str, amount: float, unit: str | None = None, field: str = "") -
 
 @register.inclusion_tag("parts/limit.html")
 def limit_bar(use: int, soft: int, hard: int, **options: Any) -> dict[str, Any]:
-    """Draw a limit. Options: `colour` (a tenant's), `field` (its name to the live feed), `tall`, `was_soft`, `was_hard` (ghosts)."""
-    ghosts = [options[name] / max(use, hard, 1) * 100 for name in ("was_soft", "was_hard") if options.get(name) is not None]
+    """Draw a limit. Options: `colour` of the tenant, `field` (its name to the live feed), `was_hard` (drawn as a ghost)."""
+    was_hard = options.get("was_hard") or hard
+    parts = limit_parts(use, soft, hard, span=was_hard)
     return {
-        "parts": limit_parts(use, soft, hard),
+        "parts": parts,
         "words": f"uses {figures.size(use)}, soft limit {figures.size(soft)}, hard limit {figures.size(hard)}",
-        "ghosts": [round(place, 2) for place in ghosts if place <= 100],
+        "ghost": None if was_hard == hard else round(was_hard / max(use, hard, was_hard) * 100, 2),
         "has_soft": soft > 0,
+        "over_from": round(parts.used + parts.borrowed, 2),
         **options,
     }
 
@@ -58,7 +60,7 @@ def moment(at: datetime | None, otherwise: str = "") -> SafeString | str:
     if at is None:
         return otherwise
     exact = f"{at:%Y-%m-%d %H:%M:%S} UTC"
-    return format_html('<time datetime="{}" title="{}">{}</time>', at.isoformat(), exact, navigation.short_moment(at))
+    return format_html('<time datetime="{}" title="{}">{}</time>', at.isoformat(), exact, moments.short(at))
 
 
 @register.simple_tag(takes_context=True)

@@ -1,4 +1,4 @@
-import type { Hint } from "../lib/hints";
+import { Fleet, type Hint } from "../lib/hints";
 import { Island } from "../lib/island";
 import { LiveFeed } from "../lib/network";
 
@@ -7,11 +7,13 @@ const SIGNED_OUT = 4401;
 /** The page's one live feed and the word about its freshness. Tells other islands by events on the body: `live:hint`, `live:refetch`. */
 export class Feed extends Island {
   private feed: LiveFeed | null = null;
+  private readonly fleet = new Fleet();
 
   override connect(): void {
     this.feed = new LiveFeed({
       hint: (hint) => {
-        document.body.dispatchEvent(new CustomEvent<Hint>("live:hint", { detail: hint }));
+        const detail = hint.kind === "stats" ? { ...hint, workers: this.fleet.merge(hint.workers, Date.now()) } : hint;
+        document.body.dispatchEvent(new CustomEvent<Hint>("live:hint", { detail }));
         if (hint.kind === "workers") this.refetch();
       },
       refetch: () => {

@@ -7,6 +7,7 @@ import { Turn } from "../lib/turn";
 interface Running {
   turn: Turn;
   asked: string;
+  event: string;
   id: string | null;
   stopping: boolean;
 }
@@ -76,8 +77,9 @@ export class Playground extends Island {
     }
     this.part("empty").hidden = true;
     Turn.user(this.transcript, asked);
-    this.running = { turn: Turn.assistant(this.transcript), asked, id: null, stopping: false };
-    this.socket.send({ type: "response.create", response: this.request(asked, new FormData(settings)) });
+    const event = `ask-${performance.now()}`;
+    this.running = { turn: Turn.assistant(this.transcript), asked, event, id: null, stopping: false };
+    this.socket.send({ type: "response.create", event_id: event, response: this.request(asked, new FormData(settings)) });
     this.prompt.value = "";
     this.transcript.ariaBusy = "true";
     this.label("Stop", false);
@@ -127,7 +129,7 @@ export class Playground extends Island {
         if (event.response.id === this.running.id) this.done(event.response);
         break;
       case "error":
-        this.fail(event.error.message);
+        if (event.error.event_id === this.running.event) this.fail(event.error.message);
     }
   }
 

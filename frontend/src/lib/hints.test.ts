@@ -1,7 +1,7 @@
 import { describe, expect, it } from "vitest";
 
 import { backoff } from "./backoff";
-import { parseHint, Sequence } from "./hints";
+import { Fleet, parseHint, Sequence, type WorkerStats } from "./hints";
 
 describe("Sequence", () => {
   it("sees a lost hint once", () => {
@@ -31,5 +31,15 @@ describe("backoff", () => {
     expect(backoff(0, () => 0)).toBe(125);
     expect(backoff(3, () => 1)).toBe(2000);
     expect(backoff(50, () => 1)).toBe(8000);
+  });
+});
+
+describe("Fleet", () => {
+  const stats = (worker_id: string): WorkerStats => ({ worker_id }) as WorkerStats;
+  it("keeps a worker that a hint leaves out, until it has been silent for long", () => {
+    const fleet = new Fleet();
+    fleet.merge([stats("a"), stats("b")], 0);
+    expect(fleet.merge([stats("a")], 4_000)).toHaveLength(2);
+    expect(fleet.merge([stats("a")], 6_000)).toEqual([stats("a")]);
   });
 });

@@ -43,6 +43,20 @@ export function parseHint(text: string): Hint | null {
   return type === "hint" && known && typeof seq === "number" ? (message as Hint) : null;
 }
 
+const SILENT_AFTER_MS = 5_000;
+
+/** The last statistics of every worker: a hint carries only the workers that spoke since the one before it. */
+export class Fleet {
+  private readonly heard = new Map<string, { stats: WorkerStats; at: number }>();
+
+  /** Take what a hint carries, let go of workers that fell silent, and return all that is known. */
+  merge(workers: WorkerStats[], now: number): WorkerStats[] {
+    for (const stats of workers) this.heard.set(stats.worker_id, { stats, at: now });
+    for (const [id, { at }] of this.heard) if (now - at > SILENT_AFTER_MS) this.heard.delete(id);
+    return [...this.heard.values()].map(({ stats }) => stats);
+  }
+}
+
 /** Follows the running number of the hints; says whether any was missed before this one. */
 export class Sequence {
   private last: number | null = null;

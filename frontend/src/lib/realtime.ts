@@ -24,7 +24,7 @@ export type ServerEvent =
   | { type: "response.created"; response: { id: string } }
   | { type: "response.output_text.delta"; response_id: string; delta: string }
   | { type: "response.done"; response: { id: string; status: string; usage?: Usage | null; status_details?: StatusDetails | null } }
-  | { type: "error"; error: { message: string; code?: string | null }; event_id?: string | null };
+  | { type: "error"; error: { message: string; event_id?: string | null } };
 
 export interface StatusDetails {
   reason?: string | null;

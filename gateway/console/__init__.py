@@ -1,0 +1,1 @@
+"""Sign-in, and the operator's pages with their live feed."""

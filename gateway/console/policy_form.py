@@ -1,0 +1,212 @@
+"""The form of a policy, and what a change of it would do."""
+
+from dataclasses import dataclass
+from decimal import Decimal, InvalidOperation
+from typing import Any
+
+import msgspec
+from django import forms
+
+from tenants.console import figures
+from tenants.contracts import PolicyView
+from tenants.rules.policy import LOW_WATERMARK, MOST_BYTES, MOST_COUNT, PRIORITIES
+
+UNITS = {"B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40}
+
+LABELS = {
+    "kv_soft_bytes": "guaranteed KV",
+    "kv_hard_bytes": "hard limit",
+    "max_running": "requests at once",
+    "max_queued": "waiting requests",
+    "rpm": "requests a minute",
+    "tpm": "tokens a minute",
+    "max_context": "context",
+    "max_output": "output",
+    "weight": "weight",
+    "priority": "class",
+}
+
+
+class BytesWidget(forms.MultiWidget):
+    """A number and its unit, side by side."""
+
+    template_name = "parts/bytes_widget.html"
+
+    def __init__(self) -> None:
+        number = forms.TextInput(attrs={"class": "input number", "inputmode": "decimal", "autocomplete": "off"})
+        super().__init__({"": number, "unit": forms.Select(attrs={"class": "input"}, choices=[(u, u) for u in UNITS])})
+
+    def decompress(self, value: int | None) -> list[str]:
+        """Return the number and the largest unit that writes it in whole."""
+        if not value:
+            return ["0", "MiB"]
+        unit = next(unit for unit in reversed(UNITS) if value % UNITS[unit] == 0)
+        return [str(value // UNITS[unit]), unit]
+
+
+class BytesField(forms.MultiValueField):
+    """Bytes, written as a number with a unit; `1.5 GiB` is fine where it comes to whole bytes."""
+
+    widget = BytesWidget
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__((forms.CharField(max_length=32), forms.ChoiceField(choices=[(u, u) for u in UNITS])), **kwargs)
+
+    def compress(self, data_list: list[str]) -> int:
+        """Return the bytes."""
+        number, unit = data_list
+        try:
+            amount = Decimal(number.strip().replace(",", ".")) * UNITS[unit]
+        except InvalidOperation as error:
+            raise forms.ValidationError("Write a number, such as 256 or 1.5.") from error
+        if not amount.is_finite() or amount < 0 or amount > MOST_BYTES:
+            raise forms.ValidationError("Write a number from 0 to 1 EiB.")
+        if amount != int(amount):
+            raise forms.ValidationError("This is not a whole number of bytes: choose a smaller unit.")
+        return int(amount)
+
+
+def _count(label: str, *, low: int, high: int = MOST_COUNT, hint: str = "") -> forms.IntegerField:
+    widget = forms.NumberInput(attrs={"class": "input number", "autocomplete": "off"})
+    return forms.IntegerField(label=label, min_value=low, max_value=high, help_text=hint, widget=widget)
+
+
+class PolicyForm(forms.Form):
+    """All fields of a policy. `base` is the policy that the operator started from, so that two who edit can be told apart."""
+
+    base = forms.CharField(widget=forms.HiddenInput, max_length=2000)
+    kv_soft_bytes = BytesField(label="Guaranteed (soft)", help_text="Never taken for another tenant.")
+    kv_hard_bytes = BytesField(label="Ceiling (hard)", help_text="Never passed, at any step.")
+    max_running = _count("Requests at once", low=1, high=1_000_000)
+    max_queued = _count("Waiting requests", low=0, high=1_000_000)
+    rpm = _count("Requests a minute", low=0, hint="0: no limit")
+    tpm = _count("Tokens a minute", low=0, hint="0: no limit")
+    max_context = _count("Context", low=1, hint="Prompt and output, in tokens.")
+    max_output = _count("Output", low=1, hint="Tokens a request may generate.")
+    weight = forms.FloatField(
+        max_value=1000,
+        help_text="Share of service when tenants compete.",
+        widget=forms.NumberInput(attrs={"class": "input number", "step": "any", "autocomplete": "off"}),
+    )
+    priority = forms.ChoiceField(
+        label="Class",
+        help_text="Interactive goes first, batch last.",
+        choices=[(name, name) for name in PRIORITIES],
+        widget=forms.Select(attrs={"class": "input"}),
+    )
+
+    def clean_base(self) -> PolicyView:
+        """Read the policy that the form was made from."""
+        try:
+            return msgspec.json.decode(self.cleaned_data["base"], type=PolicyView)
+        except (msgspec.DecodeError, UnicodeError) as error:
+            raise forms.ValidationError("This form is damaged: reload the page.") from error
+
+    def clean_weight(self) -> float:
+        """Take what is above zero."""
+        weight: float = self.cleaned_data["weight"]
+        if not weight > 0:
+            raise forms.ValidationError("Write a number above 0, up to 1000.")
+        return weight
+
+    def clean(self) -> dict[str, Any]:
+        """Keep the guarantee under the ceiling."""
+        cleaned = super().clean() or self.cleaned_data
+        if cleaned.get("kv_soft_bytes", 0) > cleaned.get("kv_hard_bytes", MOST_BYTES):
+            self.add_error("kv_soft_bytes", "The guarantee is above the hard limit: lower it, or raise the limit.")
+        return cleaned
+
+    def changes(self, current: PolicyView) -> dict[str, Any]:
+        """Return the fields that the form, which is valid, would change in `current`."""
+        return {name: self.cleaned_data[name] for name in LABELS if self.cleaned_data[name] != getattr(current, name)}
+
+    def rebased(self, fresh: PolicyView) -> "PolicyForm":
+        """Return a form made from `fresh` with the operator's own changes, those of `base`, on top."""
+        mine = self.changes(self.cleaned_data["base"])
+        data = {"base": encoded(fresh)}
+        for name in LABELS:
+            value = mine.get(name, getattr(fresh, name))
+            if name.endswith("_bytes"):
+                data[name], data[f"{name}_unit"] = BytesWidget().decompress(value)
+            else:
+                data[name] = str(value)
+        return PolicyForm(data)
+
+
+def encoded(policy: PolicyView) -> str:
+    """Return a policy as `base` carries it."""
+    return msgspec.json.encode(policy).decode()
+
+
+def initial(policy: PolicyView) -> dict[str, Any]:
+    """Return a policy as the form's first values."""
+    weight = int(policy.weight) if policy.weight.is_integer() else policy.weight
+    return {name: getattr(policy, name) for name in LABELS} | {"base": encoded(policy), "weight": weight}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """One field's change, in words and figures."""
+
+    label: str
+    before: str
+    after: str
+    note: str = ""
+
+
+def change(name: str, before: Any, after: Any, use_bytes: int = 0) -> Change:
+    """Return a field's change as it is shown; a hard limit under the use says what that does."""
+    note = ""
+    if name == "kv_hard_bytes" and after < use_bytes:
+        over = figures.size(use_bytes - after)
+        note = f"{over} of the use is over it: nothing more is granted, and no request is ended for it."
+    return Change(label=LABELS[name], before=written(name, before), after=written(name, after), note=note)
+
+
+def written(name: str, value: Any) -> str:
+    """Return one value of a policy in words."""
+    if name.endswith("_bytes"):
+        return str(figures.size(value))
+    if name in ("rpm", "tpm") and not value:
+        return "no limit"
+    if name in ("max_context", "max_output"):
+        return str(figures.count(value, "tok"))
+    if name == "weight":
+        return f"{value:g}"
+    return value if isinstance(value, str) else str(figures.count(value))
+
+
+def action(changes: dict[str, Any], current: PolicyView) -> str:
+    """Return what the button says: the change itself where there is one, else how many."""
+    if not changes:
+        return "Nothing to apply"
+    if len(changes) > 1:
+        return f"Apply {len(changes)} changes"
+    ((name, after),) = changes.items()
+    if name == "priority":
+        return f"Set class to {after}"
+    before = getattr(current, name)
+    if name in ("rpm", "tpm") and not after:
+        return f"Remove the limit of {LABELS[name]}"
+    if name in ("rpm", "tpm") and not before:
+        return f"Limit {LABELS[name]} to {written(name, after)}"
+    return f"{'Raise' if after > before else 'Lower'} {LABELS[name]} to {written(name, after)}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Guarantees:
+    """The sum of all soft limits against the pool, before and after."""
+
+    before: int
+    after: int
+    pool: int
+
+    @property
+    def room(self) -> int:
+        """Bytes that may be guaranteed: the pool up to its low watermark."""
+        return int(self.pool * LOW_WATERMARK)
+
+    @property
+    def fits(self) -> bool:
+        """Whether the guarantees fit, or rise no further."""
+        return self.after <= self.room or self.after <= self.before
