@@ -1,0 +1,23 @@
+"""When the domain's tasks run; celery beat reads it as `CELERY_BEAT_SCHEDULE`. Seconds."""
+
+from typing import TypedDict
+
+
+class Entry(TypedDict):
+    """One line of celery's schedule. A run that was not taken up before the next is due is dropped."""
+
+    task: str
+    schedule: float
+    options: dict[str, float]
+
+
+def _every(seconds: float, task: str) -> Entry:
+    return {"task": f"tenants.tasks.{task}", "schedule": seconds, "options": {"expires": seconds}}
+
+
+CELERY_BEAT_SCHEDULE: dict[str, Entry] = {
+    "expire-keys": _every(60.0, "expire_keys"),
+    "note-last-use": _every(300.0, "note_last_use"),
+    "sweep-outbox": _every(3600.0, "sweep_outbox"),
+    "sweep-sessions": _every(6 * 3600.0, "sweep_sessions"),
+}

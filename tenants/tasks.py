@@ -1,0 +1,36 @@
+"""Celery tasks of the domain: each is safe to run twice, and late. Their times are in `tenants.schedule`."""
+
+import structlog
+from celery import shared_task
+from django.core.management import call_command
+
+from tenants.services import upkeep
+
+log = structlog.get_logger(__name__)
+
+
+@shared_task
+def expire_keys() -> int:
+    """Retire expired keys; returns how many."""
+    retired = upkeep.retire_expired_keys()
+    if retired:
+        log.info("keys_expired", count=retired)
+    return retired
+
+
+@shared_task
+def note_last_use() -> int:
+    """Move the last use of API keys; returns how many moved."""
+    return upkeep.note_last_use()
+
+
+@shared_task
+def sweep_outbox() -> int:
+    """Delete old outbox rows and acks; returns how many rows went."""
+    return upkeep.sweep_outbox() + upkeep.sweep_acks()
+
+
+@shared_task
+def sweep_sessions() -> None:
+    """Delete expired browser sessions."""
+    call_command("clearsessions")
