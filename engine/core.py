@@ -1,0 +1,173 @@
+"""The core process: model, memory and step loop behind one PAIR socket.
+
+    python -m engine.core --endpoint ipc:///path
+
+Started by the front, whose death ends it. Settings come from the environment (engine/config.py). Exit status: 0 after a
+StopFrame or SIGTERM, 2 for settings that cannot be served with, 1 when a step failed; stderr says why in one JSON line.
+"""
+
+import argparse
+import ctypes
+import json
+import logging
+import os
+import signal
+import sys
+from types import FrameType
+from typing import TYPE_CHECKING
+
+import zmq
+
+from engine import ipc
+from engine.config import EngineConfig
+from engine.errors import ConfigError, CoreError, ModelError
+from engine.loop import EngineLoop
+from engine.mailbox import FrameMailbox
+from engine.memory.manager import KVMemory
+from engine.model.folder import ModelFolder, resolve_model
+from engine.scheduler.plan import Scheduler
+from engine.scheduler.sizing import Limits
+from engine.step import CacheShape, Runner
+
+if TYPE_CHECKING:
+    from engine.model.runner import ModelRunner
+
+_PR_SET_PDEATHSIG = 1
+_CONNECT_MS = 10_000
+_LINGER_MS = 1000  # at exit, for what is still on its way to the front
+_RECORD_FIELDS = frozenset(logging.makeLogRecord({}).__dict__) | {"message", "asctime"}
+
+log = logging.getLogger("engine.core")
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run a core until it is told to stop; return the exit status."""
+    parser = argparse.ArgumentParser(prog="python -m engine.core", description="The engine's core process.")
+    parser.add_argument("--endpoint", required=True, help="where the front listens, such as ipc:///run/tollgate/core")
+    endpoint = parser.parse_args(argv).endpoint
+    start_logging()
+    die_with_parent()
+    try:
+        run(EngineConfig.from_env(), endpoint)
+    except (ConfigError, ModelError) as error:
+        log.error("core_cannot_start", extra={"error": str(error)})
+        return 2
+    except Exception:
+        log.exception("core_failed")
+        return 1
+    return 0
+
+
+def run(config: EngineConfig, endpoint: str) -> None:
+    """Load the model, report it, serve until stopped."""
+    loop: EngineLoop | None = None
+
+    def stop(signum: int, frame: FrameType | None) -> None:
+        if loop is None:
+            sys.exit(0)  # still loading: there is nothing to finish
+        loop.stop()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, stop)
+    folder = resolve_model(config)
+    from engine.model.runner import ModelRunner  # imports torch: only the core does, and only once it must
+
+    runner = ModelRunner(config, folder)
+    scheduler = make_scheduler(config, folder, runner)
+    context = zmq.Context()
+    socket = context.socket(zmq.PAIR)
+    try:
+        _connect(socket, endpoint)
+        mailbox = FrameMailbox(socket)
+        loop = EngineLoop(scheduler, runner, mailbox)
+        mailbox.ready(_ready(runner))
+        log.info("core_ready", extra={"blocks": runner.shape.num_blocks, "backend": runner.kernel_backend})
+        loop.run()
+        log.info("core_stopped", extra={"step": scheduler.step})
+    finally:
+        socket.close(linger=_LINGER_MS)
+        context.term()
+
+
+def make_scheduler(config: EngineConfig, folder: ModelFolder, runner: Runner) -> Scheduler:
+    """Return an empty scheduler over the runner's pool, with the model's limits."""
+    shape: CacheShape = runner.shape
+    limits = Limits(
+        vocab_size=folder.vocab_size,
+        max_context=min(folder.max_context_tokens, shape.max_columns * shape.block_size),
+        num_blocks=shape.num_blocks,
+        block_size=shape.block_size,
+        block_bytes=shape.block_bytes,
+    )
+    return Scheduler(
+        KVMemory(shape),
+        limits,
+        max_batched_tokens=config.max_batched_tokens,
+        eos_token_ids=folder.eos_token_ids,
+    )
+
+
+def die_with_parent() -> None:
+    """Let the kernel kill this process when its parent is gone, however it went; exit if it is gone already."""
+    parent = os.getppid()
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0) != 0:
+        raise OSError(ctypes.get_errno(), "prctl(PR_SET_PDEATHSIG)")
+    if os.getppid() != parent:
+        sys.exit(1)
+
+
+def start_logging() -> None:
+    """Write one JSON object a line to stderr."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(JsonFormatter())
+    logging.basicConfig(level=logging.INFO, handlers=[handler], force=True)
+
+
+class JsonFormatter(logging.Formatter):
+    """One line a record: time, level, event, and the fields given in `extra`."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the record as one line of JSON."""
+        line: dict[str, object] = {
+            "timestamp": self.formatTime(record, "%Y-%m-%dT%H:%M:%S") + f".{int(record.msecs):03d}",
+            "level": record.levelname.lower(),
+            "event": record.getMessage(),
+            "process": "core",
+            "pid": record.process,
+        }
+        line |= {name: value for name, value in record.__dict__.items() if name not in _RECORD_FIELDS}
+        if record.exc_info:
+            line["exception"] = self.formatException(record.exc_info)
+        return json.dumps(line, default=str)
+
+
+def _connect(socket: zmq.Socket[bytes], endpoint: str) -> None:
+    """Connect to the front, and make sure that it is there: a core without one would idle for ever."""
+    socket.set(zmq.SNDHWM, 0)  # sends never wait for the front
+    socket.set(zmq.RCVHWM, 0)
+    monitor = socket.get_monitor_socket(zmq.EVENT_CONNECTED)
+    try:
+        socket.connect(endpoint)
+    except zmq.ZMQError as error:
+        raise ConfigError(f"--endpoint {endpoint}: {error}") from error
+    connected = monitor.poll(_CONNECT_MS)
+    socket.disable_monitor()
+    if not connected:
+        raise CoreError(f"nobody listens at {endpoint}")
+
+
+def _ready(runner: "ModelRunner") -> ipc.ReadyFrame:
+    return ipc.ReadyFrame(
+        num_blocks=runner.shape.num_blocks,
+        block_size=runner.shape.block_size,
+        block_bytes=runner.shape.block_bytes,
+        dtype=runner.dtype,
+        device=runner.device,
+        kernel_backend=runner.kernel_backend,
+        pid=os.getpid(),
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

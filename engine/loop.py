@@ -1,0 +1,153 @@
+"""The engine: one loop, one thread. START HERE: `step`.
+
+    inbox ─▶ Scheduler.plan() ─▶ Runner.launch().wait() ─▶ Scheduler.commit() ─▶ outbox
+
+All that comes from outside is taken in between two steps, so that a cancel or a policy is in force in the next one.
+"""
+
+import logging
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from engine.errors import ProtocolError
+from engine.policy import PolicyUpdate
+from engine.request import FinishReason, GenerationRequest, SequenceId
+from engine.scheduler.outputs import RequestOutput
+from engine.scheduler.plan import Scheduler
+from engine.stats import EngineStats, collect
+from engine.step import Runner
+
+STATS_SECONDS = 0.25
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Submit:
+    """Take a request."""
+
+    sequence: SequenceId
+    request: GenerationRequest
+
+
+@dataclass(frozen=True, slots=True)
+class Cancel:
+    """End requests."""
+
+    sequences: tuple[SequenceId, ...]
+    reason: FinishReason
+
+
+@dataclass(frozen=True, slots=True)
+class Drain:
+    """Take nothing new, or take again."""
+
+    draining: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Stop:
+    """Leave the loop."""
+
+
+Message = Submit | Cancel | PolicyUpdate | Drain | Stop
+
+
+class Mailbox(Protocol):
+    """The loop's two ways out: what comes in, what goes out. Sends never wait."""
+
+    def receive(self, timeout: float | None) -> Iterable[Message]:
+        """Return all that has come; wait for something up to `timeout` seconds, None for ever, 0 not at all."""
+        ...
+
+    def outputs(self, step: int, outputs: Sequence[RequestOutput]) -> None:
+        """Send what a step did."""
+        ...
+
+    def applied(self, version: int, epoch: int, step: int) -> None:
+        """Say which policy is in force from step `step` on."""
+        ...
+
+    def stats(self, stats: EngineStats) -> None:
+        """Send the counters."""
+        ...
+
+
+class EngineLoop:
+    """Drives scheduler and runner until it is told to stop. An exception of the runner ends it: a new core starts."""
+
+    def __init__(
+        self, scheduler: Scheduler, runner: Runner, mailbox: Mailbox, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._scheduler = scheduler
+        self._runner = runner
+        self._mailbox = mailbox
+        self._clock = clock  # the scheduler's
+        self._stats_at = clock()
+        self._busy = False
+        self._stopping = False
+
+    def run(self) -> None:
+        """Step until a Stop comes."""
+        while not self._stopping:
+            self.step()
+
+    def stop(self) -> None:
+        """Leave `run` after the current step; safe to call from a signal handler."""
+        self._stopping = True
+
+    def step(self) -> None:
+        """Take in what came, run one step if there is anything to run, send out what it did."""
+        updated = self._take_in(self._mailbox.receive(self._patience()))
+        plan = self._scheduler.plan()
+        if updated is not None:
+            self._mailbox.applied(*updated, self._scheduler.step)
+        if plan is None:
+            outputs = self._scheduler.take_outputs()
+        else:
+            outputs = self._scheduler.commit(plan, self._runner.launch(plan).wait())
+        self._busy = plan is not None
+        if outputs:
+            self._mailbox.outputs(self._scheduler.step, outputs)
+        if self._clock() >= self._stats_at:
+            self._send_stats()
+
+    def _take_in(self, messages: Iterable[Message]) -> tuple[int, int] | None:
+        """Hand messages to the scheduler; return the policy in force if one came."""
+        updated = None
+        for message in messages:
+            match message:
+                case Submit(sequence, request):
+                    self._submit(sequence, request)
+                case Cancel(sequences, reason):
+                    self._scheduler.cancel(sequences, reason)
+                case PolicyUpdate():
+                    updated = self._scheduler.apply(message)
+                case Drain(draining):
+                    self._scheduler.drain(draining)
+                case Stop():
+                    self._stopping = True
+        return updated
+
+    def _submit(self, sequence: SequenceId, request: GenerationRequest) -> None:
+        try:
+            self._scheduler.submit(sequence, request)
+        except ProtocolError as error:  # the front's mistake must not end everybody's requests
+            log.error("submit_ignored", extra={"error": str(error)})
+
+    def _patience(self) -> float:
+        """Return how long the loop may sleep: not at all while requests run, else until the next thing to do."""
+        if self._busy:
+            return 0.0
+        wake = self._stats_at
+        timer = self._scheduler.next_timer()
+        if timer is not None:
+            wake = min(wake, timer)
+        return max(0.0, wake - self._clock())
+
+    def _send_stats(self) -> None:
+        now = self._clock()
+        self._stats_at = max(self._stats_at + STATS_SECONDS, now)  # no burst after a long step
+        self._mailbox.stats(collect(self._scheduler))

@@ -1,0 +1,210 @@
+"""The core's end of the link to the front: frames of `engine.ipc` to the loop's messages and back.
+
+A frame that cannot be read is logged and left; a request that cannot be understood is refused. Neither ends the loop.
+"""
+
+import logging
+import math
+import time
+from collections.abc import Iterable, Sequence
+
+import msgspec
+import zmq
+
+from engine import ipc
+from engine.loop import Cancel, Drain, Message, Stop, Submit
+from engine.policy import PolicyUpdate, TenantPolicy
+from engine.request import (
+    FinishReason,
+    GenerationRequest,
+    Priority,
+    RefusalCode,
+    RequestId,
+    SamplingParams,
+    SequenceId,
+    TenantId,
+)
+from engine.scheduler.outputs import RequestOutput
+from engine.stats import EngineStats
+
+log = logging.getLogger(__name__)
+
+_MAX_FRAMES = 4096  # read between two steps: a flood must not keep running requests waiting
+
+
+class FrameMailbox:
+    """Reads and writes frames on a connected PAIR socket. Sends never wait: the socket queues without limit."""
+
+    def __init__(self, socket: zmq.Socket[bytes]) -> None:
+        self._socket = socket
+
+    def receive(self, timeout: float | None) -> Iterable[Message]:
+        """Return what has come, waiting for a first frame up to `timeout` seconds."""
+        if timeout != 0 and not self._socket.poll(None if timeout is None else math.ceil(timeout * 1000)):
+            return []
+        messages: list[Message] = []
+        for _ in range(_MAX_FRAMES):
+            try:
+                frame = self._socket.recv(zmq.NOBLOCK)
+            except zmq.Again:
+                break
+            message = self._read(frame)
+            if message is not None:
+                messages.append(message)
+        return messages
+
+    def ready(self, frame: ipc.ReadyFrame) -> None:
+        """Say that the model is loaded."""
+        self._send(frame)
+
+    def outputs(self, step: int, outputs: Sequence[RequestOutput]) -> None:
+        """Send one frame for all outputs of a step."""
+        self._send(ipc.StepFrame(step=step, outputs=[_output(output) for output in outputs]))
+
+    def applied(self, version: int, epoch: int, step: int) -> None:
+        """Ack a policy."""
+        self._send(ipc.AppliedFrame(version=version, epoch=epoch, at=time.time(), step=step))
+
+    def stats(self, stats: EngineStats) -> None:
+        """Send the counters."""
+        self._send(
+            ipc.StatsFrame(
+                at=time.time(),
+                step=stats.step,
+                blocks_total=stats.blocks_total,
+                blocks_free=stats.blocks_free,
+                blocks_open=stats.blocks_open,
+                blocks_sealed=stats.blocks_sealed,
+                running=stats.running,
+                queued=stats.queued,
+                prompt_tokens=stats.prompt_tokens,
+                output_tokens=stats.output_tokens,
+                num_preemptions=stats.num_preemptions,
+                tenants=[
+                    ipc.TenantUse(
+                        tenant=use.tenant,
+                        kv_bytes=use.kv_bytes,
+                        kv_peak_bytes=use.kv_peak_bytes,
+                        running=use.running,
+                        queued=use.queued,
+                        output_tokens=use.output_tokens,
+                    )
+                    for use in stats.tenants
+                ],
+            )
+        )
+
+    def _send(self, frame: ipc.ToFront) -> None:
+        self._socket.send(ipc.encode(frame))
+
+    def _read(self, data: bytes) -> Message | None:
+        try:
+            frame = ipc.decode_to_core(data)
+        except (msgspec.DecodeError, msgspec.ValidationError) as error:
+            log.error("frame_ignored", extra={"error": str(error), "num_bytes": len(data)})
+            return None
+        try:
+            return _message(frame)
+        except (ValueError, OverflowError) as error:
+            log.error("frame_ignored", extra={"error": str(error), "frame": type(frame).__name__})
+            if isinstance(frame, ipc.SubmitFrame):
+                self._send(ipc.StepFrame(step=0, outputs=[_refused(frame.handle, str(error))]))
+            return None
+
+
+def _message(frame: ipc.ToCore) -> Message:
+    """Turn a frame into the loop's message. Raises ValueError that says what is wrong with it."""
+    match frame:
+        case ipc.SubmitFrame():
+            return Submit(SequenceId(frame.handle), _request(frame))
+        case ipc.CancelFrame(handles=handles, reason=reason):
+            stopped = reason == FinishReason.STOP
+            ended_as = FinishReason.STOP if stopped else FinishReason.CANCELLED
+            return Cancel(tuple(SequenceId(handle) for handle in handles), ended_as)
+        case ipc.PolicyFrame():
+            return PolicyUpdate(
+                version=frame.version,
+                epoch=frame.epoch,
+                snapshot=frame.snapshot,
+                tenants=tuple(_policy(tenant) for tenant in frame.tenants),
+                removed=tuple(TenantId(name) for name in frame.removed),
+            )
+        case ipc.DrainFrame(draining=draining):
+            return Drain(draining)
+        case ipc.StopFrame():
+            return Stop()
+
+
+def _request(frame: ipc.SubmitFrame) -> GenerationRequest:
+    now = time.monotonic()
+    deadline = 0.0
+    if frame.deadline:
+        if not math.isfinite(frame.deadline):
+            raise ValueError("deadline must be unix seconds")
+        deadline = max(now, now + frame.deadline - time.time())
+    return GenerationRequest(
+        request_id=RequestId(frame.request_id),
+        tenant=TenantId(frame.tenant),
+        namespace=frame.namespace,
+        prompt=frame.prompt,
+        sampling=SamplingParams(
+            max_tokens=frame.max_tokens,
+            temperature=frame.temperature,
+            top_p=frame.top_p,
+            top_k=frame.top_k,
+            seed=frame.seed,
+            stop_token_ids=frozenset(frame.stop_token_ids),
+            ignore_eos=frame.ignore_eos,
+        ),
+        priority=Priority(frame.priority),
+        session=frame.session,
+        deadline=deadline,
+        arrived_at=now,
+        policy_version=frame.policy_version,
+    )
+
+
+def _policy(tenant: ipc.PolicyTenant) -> TenantPolicy:
+    if not (math.isfinite(tenant.weight) and tenant.weight > 0):
+        raise ValueError(f"weight {tenant.weight} of tenant {tenant.tenant} must be above 0")
+    whole = (
+        tenant.kv_soft_bytes,
+        tenant.kv_hard_bytes,
+        tenant.max_running,
+        tenant.max_queued,
+        tenant.max_context_tokens,
+        tenant.max_output_tokens,
+    )
+    if min(whole) < 0:
+        raise ValueError(f"a limit of tenant {tenant.tenant} is below 0")
+    return TenantPolicy(
+        tenant=TenantId(tenant.tenant),
+        weight=tenant.weight,
+        kv_soft_bytes=tenant.kv_soft_bytes,
+        kv_hard_bytes=tenant.kv_hard_bytes,
+        max_running=tenant.max_running,
+        max_queued=tenant.max_queued,
+        max_context_tokens=tenant.max_context_tokens,
+        max_output_tokens=tenant.max_output_tokens,
+        priority=Priority(tenant.priority),
+    )
+
+
+def _output(output: RequestOutput) -> ipc.Output:
+    refusal = output.refusal
+    return ipc.Output(
+        handle=output.sequence,
+        admitted_max_tokens=output.admitted_max_tokens,
+        token_ids=list(output.token_ids),
+        finish_reason=output.finish_reason or "",
+        refusal_code=refusal.code if refusal is not None else "",
+        message=refusal.message if refusal is not None else output.message,
+        field=refusal.field if refusal is not None else "",
+        queue_seconds=output.queue_seconds,
+        kv_byte_seconds=output.kv_byte_seconds,
+        num_preemptions=output.num_preemptions,
+    )
+
+
+def _refused(handle: int, message: str) -> ipc.Output:
+    return ipc.Output(handle=handle, refusal_code=RefusalCode.INVALID, message=message)

@@ -1,0 +1,65 @@
+"""The core's counters at one moment: plain data, free of the wire's form."""
+
+from dataclasses import dataclass
+
+from engine.request import TenantId
+from engine.scheduler.plan import Scheduler
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TenantUse:
+    """One tenant's account and requests; the peak is since the last collection."""
+
+    tenant: TenantId
+    kv_bytes: int
+    kv_peak_bytes: int
+    running: int
+    queued: int
+    output_tokens: int  # since the core started
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineStats:
+    """Blocks, requests and tokens of the whole core; tokens and preemptions since it started."""
+
+    step: int
+    blocks_total: int
+    blocks_free: int
+    blocks_open: int
+    blocks_sealed: int
+    running: int
+    queued: int
+    prompt_tokens: int
+    output_tokens: int
+    num_preemptions: int
+    tenants: tuple[TenantUse, ...]
+
+
+def collect(scheduler: Scheduler) -> EngineStats:
+    """Read the counters. Side effect: every account's peak starts again."""
+    pool, roster = scheduler.memory.pool, scheduler.roster
+    block_bytes = scheduler.memory.shape.block_bytes
+    tenants = tuple(
+        TenantUse(
+            tenant=tenant.name,
+            kv_bytes=(tenant.account.blocks if tenant.account else 0) * block_bytes,
+            kv_peak_bytes=(tenant.account.take_peak() if tenant.account else 0) * block_bytes,
+            running=len(tenant.running),
+            queued=tenant.num_live - len(tenant.running),
+            output_tokens=tenant.output_tokens,
+        )
+        for tenant in roster.tenants.values()
+    )
+    return EngineStats(
+        step=scheduler.step,
+        blocks_total=pool.num_blocks,
+        blocks_free=pool.num_free,
+        blocks_open=pool.num_open,
+        blocks_sealed=pool.num_sealed,
+        running=len(roster.running),
+        queued=len(roster.sequences) - len(roster.running),
+        prompt_tokens=scheduler.prompt_tokens,
+        output_tokens=scheduler.output_tokens,
+        num_preemptions=roster.num_preemptions,
+        tenants=tenants,
+    )

@@ -1,0 +1,88 @@
+"""A runner without a model: it stores (sequence, position, token) in slots and emits a hash of what it reads back.
+
+Reads go through its own copy of the block table, as a kernel's would. A block that is stale, foreign, poisoned or in
+the wrong place therefore shows as a wrong token; `expected_tokens` says which tokens are right.
+"""
+
+import numpy as np
+
+from engine.step import CacheShape, SequenceStep, StepPlan, StepResult
+
+_PRIME = (1 << 61) - 1
+_EMPTY = -1
+
+
+class FakeRunner:
+    """Implements `engine.step.Runner` over integers."""
+
+    def __init__(self, shape: CacheShape, *, vocab_size: int = 1000, seconds: float = 0.001) -> None:
+        self._shape = shape
+        self._vocab_size = vocab_size
+        self._seconds = seconds
+        self._table = np.zeros((shape.max_rows, shape.max_columns), dtype=np.int64)
+        slots = (shape.num_blocks, shape.block_size)
+        self._owner = np.full(slots, _EMPTY, dtype=np.int64)
+        self._position = np.full(slots, _EMPTY, dtype=np.int64)
+        self._token = np.full(slots, _EMPTY, dtype=np.int64)
+        self.num_steps = 0
+
+    @property
+    def shape(self) -> CacheShape:
+        """The pool's geometry."""
+        return self._shape
+
+    def launch(self, plan: StepPlan) -> "Done":
+        """Poison, write table cells, then write and read slots, sequence by sequence."""
+        self.num_steps += 1
+        for block in plan.poison:
+            self._owner[block] = _EMPTY
+            self._position[block] = _EMPTY
+        for write in plan.table_writes:
+            self._table[write.row, write.column : write.column + len(write.blocks)] = write.blocks
+        for part in plan.sequences:
+            self._write(part)
+        tokens = tuple(self._read(part) for part in plan.sequences if part.sampling is not None)
+        return Done(StepResult(token_ids=tokens, seconds=self._seconds))
+
+    def _write(self, part: SequenceStep) -> None:
+        positions = np.arange(part.start, part.start + len(part.token_ids))
+        blocks = self._table[part.row, positions // self._shape.block_size]
+        slots = positions % self._shape.block_size
+        self._owner[blocks, slots] = part.sequence
+        self._position[blocks, slots] = positions
+        self._token[blocks, slots] = part.token_ids
+
+    def _read(self, part: SequenceStep) -> int:
+        positions = np.arange(part.start + len(part.token_ids))
+        blocks = self._table[part.row, positions // self._shape.block_size]
+        slots = positions % self._shape.block_size
+        foreign = int((self._owner[blocks, slots] != part.sequence).sum())
+        misplaced = int((self._position[blocks, slots] != positions).sum())
+        token = _next_token(self._token[blocks, slots], part.random_key, self._vocab_size)
+        return (token + foreign + misplaced) % self._vocab_size
+
+
+class Done:
+    """A step that was done when it was launched."""
+
+    def __init__(self, result: StepResult) -> None:
+        self._result = result
+
+    def wait(self) -> StepResult:
+        """Return the result."""
+        return self._result
+
+
+def expected_tokens(prompt: list[int], count: int, *, random_key: int, vocab_size: int = 1000) -> list[int]:
+    """Return the `count` tokens that a sequence gets when nothing goes wrong, whoever runs beside it."""
+    tokens = list(prompt)
+    for _ in range(count):
+        tokens.append(_next_token(np.array(tokens, dtype=np.int64), random_key, vocab_size))
+    return tokens[len(prompt) :]
+
+
+def _next_token(tokens: np.ndarray, random_key: int, vocab_size: int) -> int:
+    """Hash tokens with their places: any change of a token or of an order changes the result with near certainty."""
+    places = np.arange(1, len(tokens) + 1, dtype=np.int64)
+    mixed = int(((tokens + 1) * (places * 2_654_435_761 % 1_000_003)).sum())
+    return (mixed * 6_364_136_223_846_793_005 + random_key) % _PRIME % vocab_size

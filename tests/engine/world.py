@@ -1,0 +1,199 @@
+"""A scheduler over the fake runner and a clock that tests turn by hand."""
+
+from collections import defaultdict
+from collections.abc import Sequence
+
+from engine.memory.manager import KVMemory
+from engine.policy import PolicyUpdate, TenantPolicy
+from engine.request import (
+    FinishReason,
+    GenerationRequest,
+    Priority,
+    RequestId,
+    SamplingParams,
+    SequenceId,
+    TenantId,
+)
+from engine.scheduler.outputs import Refusal, RequestOutput
+from engine.scheduler.plan import Scheduler
+from engine.scheduler.sizing import Limits
+from engine.step import CacheShape, StepPlan
+from tests.engine.fake_runner import FakeRunner, expected_tokens
+
+BLOCK_BYTES = 100
+VOCAB_SIZE = 1000
+
+
+class World:
+    """Everything one core has but sockets and a model. `step` audits all bookkeeping each time."""
+
+    def __init__(
+        self,
+        *,
+        num_blocks: int = 64,
+        block_size: int = 4,
+        max_rows: int = 16,
+        budget: int = 32,
+        max_context: int = 256,
+        eos: Sequence[int] = (),
+        audit: bool = True,
+    ) -> None:
+        columns = -(-max_context // block_size)
+        self.shape = CacheShape(
+            num_blocks=num_blocks,
+            block_size=block_size,
+            block_bytes=BLOCK_BYTES,
+            max_rows=max_rows,
+            max_columns=columns,
+        )
+        self.now = 100.0
+        self.runner = FakeRunner(self.shape, vocab_size=VOCAB_SIZE)
+        limits = Limits(
+            vocab_size=VOCAB_SIZE,
+            max_context=max_context,
+            num_blocks=num_blocks,
+            block_size=block_size,
+            block_bytes=BLOCK_BYTES,
+        )
+        self.scheduler = Scheduler(
+            KVMemory(self.shape), limits, max_batched_tokens=budget, eos_token_ids=eos, clock=lambda: self.now
+        )
+        self.requests: dict[SequenceId, GenerationRequest] = {}
+        self.tokens: dict[SequenceId, list[int]] = defaultdict(list)
+        self.granted: dict[SequenceId, int] = {}
+        self.finished: dict[SequenceId, FinishReason] = {}
+        self.refused: dict[SequenceId, Refusal] = {}
+        self.outputs: dict[SequenceId, list[RequestOutput]] = defaultdict(list)
+        self.plan: StepPlan | None = None  # the last one
+        self._policies: dict[str, TenantPolicy] = {}
+        self._version = 0
+        self._audit = audit
+
+    def policy(self, tenant: str, *, blocks: int = 64, soft: int = 0, **changes: object) -> None:
+        """Set a tenant's policy; `blocks` and `soft` are its hard and soft limit in blocks."""
+        fields: dict[str, object] = {
+            "weight": 1.0,
+            "max_running": 8,
+            "max_queued": 100,
+            "max_context_tokens": 256,
+            "max_output_tokens": 256,
+            "priority": Priority.STANDARD,
+        } | changes
+        self._policies[tenant] = TenantPolicy(
+            tenant=TenantId(tenant),
+            kv_soft_bytes=soft * BLOCK_BYTES,
+            kv_hard_bytes=blocks * BLOCK_BYTES,
+            **fields,  # type: ignore[arg-type]
+        )
+        self.update((self._policies[tenant],))
+
+    def update(self, tenants: tuple[TenantPolicy, ...] = (), *, removed: tuple[str, ...] = ()) -> None:
+        """Apply a policy delta with the next version."""
+        self._version += 1
+        names = tuple(TenantId(name) for name in removed)
+        self.scheduler.apply(
+            PolicyUpdate(version=self._version, epoch=0, snapshot=False, tenants=tenants, removed=names)
+        )
+
+    def submit(
+        self,
+        tenant: str,
+        prompt: Sequence[int] | int,
+        max_tokens: int = 8,
+        *,
+        priority: Priority = Priority.STANDARD,
+        deadline: float = 0.0,
+        policy_version: int = 0,
+        **sampling: object,
+    ) -> SequenceId:
+        """Submit a prompt, or one of so many tokens, and return its id; the seed is the id."""
+        sequence = SequenceId(len(self.requests) + 1)
+        if isinstance(prompt, int):
+            prompt = [(sequence * 31 + place * 7) % VOCAB_SIZE for place in range(prompt)]
+        fields: dict[str, object] = {"max_tokens": max_tokens, "seed": int(sequence)} | sampling
+        request = GenerationRequest(
+            request_id=RequestId(f"request-{sequence}"),
+            tenant=TenantId(tenant),
+            namespace=tenant.encode(),
+            prompt=prompt,
+            sampling=SamplingParams(**fields),  # type: ignore[arg-type]
+            priority=priority,
+            deadline=deadline,
+            arrived_at=self.now,
+            policy_version=policy_version,
+        )
+        self.requests[sequence] = request
+        self.scheduler.submit(sequence, request)
+        return sequence
+
+    def cancel(self, *sequences: SequenceId) -> None:
+        """Cancel requests."""
+        self.scheduler.cancel(sequences)
+
+    def step(self, seconds: float = 0.01) -> bool:
+        """Run one step and let time pass; return whether there was one to run."""
+        plan = self.plan = self.scheduler.plan()
+        self._check()
+        if plan is None:
+            outputs = self.scheduler.take_outputs()
+        else:
+            result = self.runner.launch(plan).wait()
+            self.now += seconds
+            outputs = self.scheduler.commit(plan, result)
+        for output in outputs:
+            self._take(output)
+        self._check()
+        return plan is not None
+
+    def run(self, limit: int = 2000) -> int:
+        """Step until nothing can run; return the number of steps."""
+        for count in range(limit):
+            if not self.step():
+                return count
+        raise AssertionError(f"still running after {limit} steps")
+
+    def held(self, tenant: str) -> int:
+        """Return the blocks of the tenant's account."""
+        account = self.scheduler.memory.accounts.get(TenantId(tenant))
+        return account.blocks if account is not None else 0
+
+    def running(self) -> list[SequenceId]:
+        """Return the ids of the running sequences."""
+        return [sequence.id for sequence in self.scheduler.roster.running]
+
+    def expected(self, sequence: SequenceId, count: int) -> list[int]:
+        """Return the first `count` tokens that this request would get alone."""
+        prompt = list(self.requests[sequence].prompt)
+        return expected_tokens(prompt, count, random_key=int(sequence), vocab_size=VOCAB_SIZE)
+
+    def assert_exact(self, sequence: SequenceId) -> None:
+        """Check the request's tokens, all of them, against what it would get alone."""
+        assert self.tokens[sequence] == self.expected(sequence, len(self.tokens[sequence]))
+
+    def assert_empty(self) -> None:
+        """Check that nothing is left: no request, no block, no promise."""
+        self.scheduler.audit()
+        assert not self.scheduler.roster.sequences
+        assert self.scheduler.memory.pool.num_free == self.shape.num_blocks
+        assert self.scheduler.memory.reserved == 0
+        assert self.scheduler.memory.num_free_rows == self.shape.max_rows
+
+    def _check(self) -> None:
+        if self._audit:
+            self.scheduler.audit()  # also that no account is above its hard limit
+        for account in self.scheduler.memory.accounts:
+            assert account.blocks <= account.hard
+
+    def _take(self, output: RequestOutput) -> None:
+        sequence = output.sequence
+        assert sequence not in self.finished, "news after the end"
+        assert sequence not in self.refused, "news after the end"
+        self.outputs[sequence].append(output)
+        self.tokens[sequence] += output.token_ids
+        if output.admitted_max_tokens:
+            assert sequence not in self.granted, "admitted twice"
+            self.granted[sequence] = output.admitted_max_tokens
+        if output.finish_reason is not None:
+            self.finished[sequence] = output.finish_reason
+        if output.refusal is not None:
+            self.refused[sequence] = output.refusal
