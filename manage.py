@@ -6,6 +6,12 @@ import sys
 
 from django.core.management import execute_from_command_line
 
+from gateway.config import ConfigError
+
 if __name__ == "__main__":
     os.environ.setdefault("DJANGO_SETTINGS_MODULE", "gateway.settings")
-    execute_from_command_line(sys.argv)
+    try:
+        execute_from_command_line(sys.argv)
+    except ConfigError as error:
+        print(f"tollgate: {error}", file=sys.stderr)
+        sys.exit(2)

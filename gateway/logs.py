@@ -4,14 +4,27 @@ Keys, prompts and completions are never logged: nothing here logs bodies, and `r
 any event, such as one that an exception's message quotes.
 """
 
+import logging
 import re
 import sys
-from typing import Any
+from typing import Any, TextIO
 
 import structlog
 from structlog.typing import EventDict, Processor
 
 KEY = re.compile(r"tg_(live|op|adm)_([0-9A-Za-z]{1,12})[0-9A-Za-z_]*")
+
+
+class StderrHandler(logging.StreamHandler[TextIO]):
+    """Write to what `sys.stderr` is now, not to what it was at configuration: tests replace it."""
+
+    def __init__(self) -> None:
+        logging.Handler.__init__(self)
+
+    @property
+    def stream(self) -> TextIO:  # type: ignore[override]  # an attribute in the parent, which nobody sets here
+        """The present stderr."""
+        return sys.stderr
 
 
 def redact(_logger: object, _method: str, event: EventDict) -> EventDict:
@@ -40,7 +53,7 @@ def logging_config(*, terminal: bool | None = None) -> dict[str, Any]:
         "version": 1,
         "disable_existing_loggers": False,
         "formatters": {"structured": formatter},
-        "handlers": {"stderr": {"class": "logging.StreamHandler", "formatter": "structured"}},
+        "handlers": {"stderr": {"class": "gateway.logs.StderrHandler", "formatter": "structured"}},
         "root": {"handlers": ["stderr"], "level": "INFO"},
         "loggers": {
             # Django logs each 4xx as a warning; the access log has them.

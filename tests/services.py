@@ -71,7 +71,7 @@ def pytest_load_initial_conftests(early_config: pytest.Config) -> Generator[None
     for name, value in ENVIRONMENT.items():
         os.environ.setdefault(name, value)
     namespace = early_config.known_args_namespace
-    if _needs_services(namespace.file_or_dir):
+    if needs_services(namespace.file_or_dir):
         os.environ.setdefault("DJANGO_SETTINGS_MODULE", "gateway.settings")
         idle = namespace.help or namespace.version or namespace.collectonly
         if not idle and not {"DATABASE_URL", "REDIS_URL"} <= os.environ.keys():
@@ -95,7 +95,7 @@ def pytest_unconfigure(config: pytest.Config) -> None:
         del config.stash[SERVICES]
 
 
-def _needs_services(arguments: list[str]) -> bool:
+def needs_services(arguments: list[str]) -> bool:
     """Say whether any of pytest's positional arguments lies outside the folders that need no services."""
     paths = [Path(argument.split("::")[0]).resolve() for argument in arguments]
     inside = [any(path == folder or folder in path.parents for folder in WITHOUT_SERVICES) for path in paths]

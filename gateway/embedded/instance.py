@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TextIO
 
-from gateway.config import GatewayConfig
+from gateway.config import ROOT, GatewayConfig
 from gateway.embedded.errors import EmbeddedError
 from gateway.embedded.sockets import clear_sockets, remove_socket_folder, socket_folder
 
@@ -60,6 +60,9 @@ def claim(config: GatewayConfig) -> Iterator[Instance]:
     Raises:
         EmbeddedError: a folder cannot be written, another instance runs here, or the port is taken.
     """
+    for folder in (config.var_dir, ROOT):
+        if "%" in str(folder):  # supervisord expands it, twice in the names of logs
+            raise EmbeddedError(f"{folder}: choose a path without a % sign")
     with _lock(config.var_dir):
         check_port(config.host, config.port)
         socket_dir = socket_folder(config.var_dir)

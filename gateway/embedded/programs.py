@@ -11,6 +11,8 @@ from gateway.embedded.postgres import EmbeddedPostgres
 from gateway.embedded.redis import EmbeddedRedis
 from gateway.embedded.tethered import tethered
 
+AFTER_DRAIN_SECONDS = 5  # web lets streams finish by itself (DRAIN_SECONDS); this is for what is no stream
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Program:
@@ -80,7 +82,7 @@ def _our_programs(config: GatewayConfig) -> list[Program]:
     beat = (*celery, "beat", "--pidfile", "")
     web = (
         *("-m", "uvicorn", "gateway.asgi:application", "--fd", "0", "--lifespan", "on", "--no-access-log"),
-        *("--no-server-header", "--timeout-graceful-shutdown", str(config.drain_seconds)),
+        *("--no-server-header", "--timeout-graceful-shutdown", str(AFTER_DRAIN_SECONDS)),
     )
     return [
         Program(name="engine", command=_python("-m", "engine"), stage=0, stop_stage=1),
@@ -92,7 +94,7 @@ def _our_programs(config: GatewayConfig) -> list[Program]:
             command=_python(*web),
             stage=1,
             stop_stage=2,
-            stop_seconds=config.drain_seconds + 5,
+            stop_seconds=config.drain_seconds + AFTER_DRAIN_SECONDS + 5,
             processes=config.web_workers,
             listens=True,
         ),

@@ -95,7 +95,7 @@ class Supervisor:
 
     def __init__(self, instance: Instance, plan: Plan) -> None:
         """Write the configuration and start supervisord, tied to the life of this process."""
-        self._instance = instance
+        self.instance = instance
         self._programs = plan.programs
         config_file = instance.run_dir / "supervisor.conf"
         config_file.write_text(configuration(instance, plan.programs))
@@ -128,8 +128,8 @@ class Supervisor:
     def check_alive(self) -> None:
         """Raise EmbeddedError when supervisord is gone."""
         if self.process.poll() is not None:
-            output = (self._instance.log_dir / "supervisord.out").read_text(errors="replace").strip().splitlines()
-            reason = output[-1] if output else f"exit status {self.process.returncode}"
+            output = (self.instance.log_dir / "supervisord.out").read_text(errors="replace").strip().splitlines()
+            reason = "; ".join(output[-2:]) if output else f"exit status {self.process.returncode}"
             raise EmbeddedError(f"supervisord stopped: {reason}")
 
     def states(self) -> list[ProcessState]:
@@ -156,7 +156,7 @@ class Supervisor:
 
     def _call(self, method: str, *arguments: object) -> object:
         # A connection each time: the transport keeps one that broke.
-        address = f"unix://{self._instance.socket_dir / 'supervisor.sock'}"
+        address = f"unix://{self.instance.socket_dir / 'supervisor.sock'}"
         with xmlrpc.client.ServerProxy("http://127.0.0.1", SupervisorTransport(None, None, address)) as server:
             return getattr(server.supervisor, method)(*arguments)
 

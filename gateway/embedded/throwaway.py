@@ -40,7 +40,8 @@ def serve(folder: Path) -> None:
         running.append(_start(postgres.command(parent=os.getpid()), folder / "postgres.log"))
         _await(running, folder, lambda: redis.is_ready() and postgres.is_ready())
         postgres.create_database()
-        print("ready", flush=True)
+        with contextlib.suppress(BrokenPipeError):  # the caller is gone: stdin says so too
+            print("ready", flush=True)
         sys.stdin.buffer.read()
     finally:
         for process in running:

@@ -79,3 +79,9 @@ def test_a_long_folder_gets_its_sockets_elsewhere(tmp_path: Path) -> None:
         assert not instance.socket_dir.is_relative_to(deep)
         kept = instance.socket_dir
     assert not kept.exists()
+
+
+def test_a_percent_sign_in_the_folder_is_refused(tmp_path: Path) -> None:
+    """It would be expanded in supervisord's configuration."""
+    with pytest.raises(EmbeddedError, match="without a %"), claim(_config(tmp_path / "100%")):
+        pass
