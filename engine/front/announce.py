@@ -33,7 +33,7 @@ class Announcement:
     digest: str
     kv_bytes: int
     block_bytes: int
-    max_context_tokens: int
+    max_context: int
 
 
 class Announcer:

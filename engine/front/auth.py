@@ -2,14 +2,18 @@
 
 import hmac
 from collections.abc import Awaitable, Callable
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import grpc
 
-Handler = grpc.RpcMethodHandler[Any, Any]
+if TYPE_CHECKING:  # generic in the stubs alone
+    Handler = grpc.RpcMethodHandler[Any, Any]
+    Interceptor = grpc.aio.ServerInterceptor[Any, Any]
+else:
+    Interceptor = grpc.aio.ServerInterceptor
 
 
-class TokenInterceptor(grpc.aio.ServerInterceptor[Any, Any]):
+class TokenInterceptor(Interceptor):
     """Answers UNAUTHENTICATED to a call without `authorization: Bearer <token>`; compares in constant time."""
 
     def __init__(self, token: str) -> None:
@@ -17,9 +21,9 @@ class TokenInterceptor(grpc.aio.ServerInterceptor[Any, Any]):
 
     async def intercept_service(
         self,
-        continuation: Callable[[grpc.HandlerCallDetails], Awaitable[Handler]],
+        continuation: Callable[[grpc.HandlerCallDetails], Awaitable["Handler"]],
         handler_call_details: grpc.HandlerCallDetails,
-    ) -> Handler:
+    ) -> "Handler":
         """Pass an authentic call on."""
         handler = await continuation(handler_call_details)
         if handler is None or self._authentic(handler_call_details.invocation_metadata):
@@ -32,7 +36,7 @@ class TokenInterceptor(grpc.aio.ServerInterceptor[Any, Any]):
         return hmac.compare_digest(value.encode() if isinstance(value, str) else value, self._expected)
 
 
-def _refusing(handler: Handler) -> Handler:
+def _refusing(handler: "Handler") -> "Handler":
     """Return a handler of the same arity that reads nothing and refuses."""
 
     async def refuse(_request: object, context: "grpc.aio.ServicerContext[Any, Any]") -> NoReturn:

@@ -18,7 +18,7 @@ OUTBOX_BYTES = 8 << 20  # what a connection may leave unread here, beyond the tr
 class Connection:
     """Events posted within one pass of the event loop, such as those of one engine step, leave as one message."""
 
-    def __init__(self, outbox_bytes: int = OUTBOX_BYTES) -> None:
+    def __init__(self, outbox_bytes: int) -> None:
         self.requests: dict[int, LiveRequest] = {}  # by the client's stream number, until their end was posted
         self.failed: asyncio.Future[tuple[grpc.StatusCode, str]] = asyncio.get_running_loop().create_future()
         self._limit = outbox_bytes

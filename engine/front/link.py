@@ -3,6 +3,7 @@
 A path per core means that no frame of an old core is ever taken for one of its successor.
 """
 
+import asyncio
 import hashlib
 import os
 import stat
@@ -48,6 +49,8 @@ class Link:
         """
         while True:
             yield _decode(await self._socket.recv())
+            # A receive that finds a frame does not yield: a busy core would starve the connections.
+            await asyncio.sleep(0)
 
     async def rest(self, quiet_ms: int = 20) -> AsyncIterator[ipc.ToFront]:
         """Yield what a dead core had sent before its end."""

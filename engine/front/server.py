@@ -13,7 +13,7 @@ from engine.config import EngineConfig
 from engine.errors import ConfigError
 from engine.front.address import claim_socket, dialable, leaves_machine, unix_path
 from engine.front.auth import TokenInterceptor
-from engine.front.connection import Connection
+from engine.front.connection import OUTBOX_BYTES, Connection
 from engine.front.control import ControlHub
 from engine.front.dispatch import Dispatcher
 from engine.protocol import pb, rpc
@@ -47,11 +47,14 @@ class Describer(Protocol):
 class EngineService(rpc.EngineServicer):
     """Describe, Generate and Control."""
 
-    def __init__(self, describer: Describer, dispatcher: Dispatcher, hub: ControlHub) -> None:
+    def __init__(
+        self, describer: Describer, dispatcher: Dispatcher, hub: ControlHub, *, outbox_bytes: int = OUTBOX_BYTES
+    ) -> None:
         self._describer = describer
         self._dispatcher = dispatcher
         self._hub = hub
         self._connections: set[Connection] = set()
+        self._outbox_bytes = outbox_bytes
         self._stopping = False
 
     async def Describe(  # noqa: N802  # the protocol's name
@@ -67,7 +70,7 @@ class EngineService(rpc.EngineServicer):
         self, request_iterator: AsyncIterator[pb.Command], context: CommandContext
     ) -> None:
         """Serve one connection until it breaks, or its client is done and has everything."""
-        connection = Connection()
+        connection = Connection(self._outbox_bytes)
         self._connections.add(connection)
         reading = asyncio.create_task(self._read(connection, request_iterator))
         writing = asyncio.create_task(connection.pump(context.write))

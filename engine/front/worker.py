@@ -16,6 +16,7 @@ from engine.config import EngineConfig
 from engine.errors import ConfigError
 from engine.front.address import check_address
 from engine.front.announce import Announcement, Announcer
+from engine.front.connection import OUTBOX_BYTES
 from engine.front.control import ControlHub
 from engine.front.core_process import CORE_COMMAND, CoreProcess
 from engine.front.dispatch import Dispatcher
@@ -39,8 +40,15 @@ log = structlog.get_logger(part="worker")
 class Worker:
     """One worker's front. Implements what core, control streams and service ask of it."""
 
-    def __init__(self, config: EngineConfig, *, core_command: Sequence[str] = CORE_COMMAND) -> None:
+    def __init__(
+        self, config: EngineConfig, *, core_command: Sequence[str] = CORE_COMMAND, outbox_bytes: int = OUTBOX_BYTES
+    ) -> None:
         """Take the state folder and bind the address; call it on the event loop.
+
+        Args:
+            config: the worker's settings.
+            core_command: starts the core; `--endpoint ipc://…` is appended.
+            outbox_bytes: what a client may leave unread before its connection ends.
 
         Raises:
             ConfigError: a setting is wrong, or another worker has the folder or the address.
@@ -58,7 +66,7 @@ class Worker:
         self._dispatcher = Dispatcher(self._meter, config.worker_id, self._core.send)
         self._hub = ControlHub(self, self._journal)
         self._meter.watch(self._hub.records_due)
-        self._server = Server(config, EngineService(self, self._dispatcher, self._hub))
+        self._server = Server(config, EngineService(self, self._dispatcher, self._hub, outbox_bytes=outbox_bytes))
         self._folder: ModelFolder | None = None
         self._shape: ipc.ReadyFrame | None = None  # of the newest core that was ready
         self._core_ready = False
@@ -239,7 +247,7 @@ class Worker:
                 digest=self._folder.digest,
                 kv_bytes=self._shape.num_blocks * self._shape.block_bytes,
                 block_bytes=self._shape.block_bytes,
-                max_context_tokens=self._folder.max_context_tokens,
+                max_context=self._folder.max_context_tokens,
             )
         )
 

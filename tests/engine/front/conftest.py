@@ -1,0 +1,66 @@
+"""Workers under test. Each has its own short folder under /tmp: socket paths have 107 bytes."""
+
+import asyncio
+import shutil
+import tempfile
+from collections.abc import Callable, Coroutine, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tokenizers import Tokenizer
+
+from tests.engine.front.process import WorkerProcess
+from tests.engine.tiny_model import make_tiny_model
+
+StartWorker = Callable[..., WorkerProcess]
+Run = Callable[[Coroutine[Any, Any, None]], None]
+Tokenize = Callable[[str], list[int]]
+
+
+@pytest.fixture(scope="session")
+def run() -> Iterator[Run]:
+    """Run a story on the one event loop of the session: grpc's poller outlives a loop that is closed."""
+    with asyncio.Runner() as runner:
+        yield runner.run
+
+
+@pytest.fixture(scope="session")
+def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a tiny random model."""
+    return make_tiny_model(tmp_path_factory.mktemp("model") / "tiny")
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    """A short-named folder."""
+    path = Path(tempfile.mkdtemp(prefix="tg-"))
+    yield path
+    shutil.rmtree(path)
+
+
+@pytest.fixture
+def make_worker(folder: Path, tiny_model: Path) -> Iterator[StartWorker]:
+    """Make workers on one state folder; whatever still runs at the end is killed."""
+    made: list[WorkerProcess] = []
+
+    def make(*, scripted: bool = True, **settings: str) -> WorkerProcess:
+        made.append(WorkerProcess(folder, tiny_model, scripted=scripted, **settings))
+        return made[-1]
+
+    yield make
+    for worker in made:
+        worker.close()
+
+
+@pytest.fixture
+def worker(make_worker: StartWorker) -> WorkerProcess:
+    """A ready worker whose core follows the prompt's script."""
+    return make_worker().start().wait_ready()
+
+
+@pytest.fixture(scope="session")
+def tokenize(tiny_model: Path) -> Tokenize:
+    """Encode text as the tiny model does."""
+    tokenizer = Tokenizer.from_file(str(tiny_model / "tokenizer.json"))
+    return lambda text: list(tokenizer.encode(text, add_special_tokens=False).ids)
