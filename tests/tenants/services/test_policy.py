@@ -84,7 +84,7 @@ def test_an_unknown_tenant_is_not_found(tenant: TenantView, actor: Actor) -> Non
 def test_guarantees_must_fit_the_live_pool(
     make_tenant: Callable[..., TenantView], make_worker: Callable[..., WorkerView], actor: Actor
 ) -> None:
-    """Σ soft of all tenants stays under 0.90 of the workers' memory, unless overcommit is asked for and written down."""
+    """Σ soft of all tenants stays under 0.90 of the workers' memory, unless overcommit is asked for and audited."""
     make_worker("worker-0", kv_bytes=600)
     make_worker("worker-1", kv_bytes=400)
     one, two = make_tenant("one"), make_tenant("two", policy={"kv_soft_bytes": 500})
@@ -129,7 +129,7 @@ def test_of_writers_with_one_expected_version_exactly_one_wins(in_threads: Calla
 
 @pytest.mark.django_db(transaction=True)
 def test_versions_are_announced_in_the_order_of_commits(in_threads: Callable[..., list[Any]]) -> None:
-    """Writers of many tenants race; a listener, which hears commits in their order, hears rising versions without a gap."""
+    """Writers of many tenants race; a listener, which hears commits in their order, hears versions without a gap."""
     tenants = [create_tenant(slug=f"t{n}", name="T", actor=ACTOR) for n in range(6)]
     first = selectors.policy_version()
 
@@ -184,7 +184,9 @@ def wait_until_somebody_waits_for_a_lock() -> None:
     event = threading.Event()
     for _ in range(600):
         with connection.cursor() as cursor:
-            cursor.execute("SELECT count(*) FROM pg_stat_activity WHERE pg_backend_pid() = ANY(pg_blocking_pids(pid))")
+            cursor.execute(
+                "SELECT count(*) FROM pg_locks WHERE NOT granted AND pg_backend_pid() = ANY(pg_blocking_pids(pid))"
+            )
             row = cursor.fetchone()
         if row and row[0]:
             return
