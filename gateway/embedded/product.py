@@ -12,8 +12,8 @@ from typing import Any
 from gateway.config import ROOT, GatewayConfig
 from gateway.embedded.errors import EmbeddedError
 from gateway.embedded.instance import Instance
-from gateway.embedded.probe import is_ready, listed_models
 from gateway.embedded.programs import plan
+from gateway.embedded.readiness import Readiness
 from gateway.embedded.restarts import Restarts
 from gateway.embedded.secret_store import load_secrets
 from gateway.embedded.serve_file import serve_json
@@ -35,7 +35,6 @@ class Product:
         self._signals = signals
         self._secrets = load_secrets(instance.secrets_file)
         self._plan = plan(config, instance, self._secrets.environment(os.environ))
-        self._base_url = instance.local_url
         self._public_url = config.base_url if config.public_url else instance.local_url
         self._supervisor: Supervisor | None = None
 
@@ -50,12 +49,12 @@ class Product:
             if server is not None:
                 server.initialise()
         supervisor = self._supervisor = Supervisor(self._instance, self._plan)
-        self._wait(supervisor.answers, "supervisord")
+        self._wait(supervisor.answers, lambda: "supervisord")
         self._prepare()
         supervisor.start([program.name for program in self._plan.programs if program.stage == 1])
-        self._wait(lambda: is_ready(self._base_url), "web to answer /readyz")
-        self._wait(lambda: bool(self._models()), "the engine to announce its model")
-        return serve_json(self._public_url, self._models()[0], self._secrets.demo)
+        readiness = Readiness(self._instance.local_url, self._plan.environment["REDIS_URL"], self._secrets.demo)
+        self._wait(lambda: not readiness.missing(), readiness.missing)
+        return serve_json(self._public_url, readiness.models()[0], self._secrets.demo)
 
     def watch(self) -> None:
         """Stay until a signal asks for the end; start again what supervisord has given up.
@@ -112,14 +111,11 @@ class Product:
                 stderr=output,
                 start_new_session=True,
             )
-        self._wait(lambda: process.poll() is not None, "the database to be prepared")
+        self._wait(lambda: process.poll() is not None, lambda: "the database to be prepared")
         if process.returncode:
             raise EmbeddedError(f"The database could not be prepared.\n{_tail(log)}")
 
-    def _models(self) -> list[str]:
-        return listed_models(self._base_url, self._secrets.demo.tenants["minnow"].api_key)
-
-    def _wait(self, done: Callable[[], bool], what: str) -> None:
+    def _wait(self, done: Callable[[], bool], what: Callable[[], str]) -> None:
         """Wait for `done`, as long as no program fails and nobody asks us to stop."""
         deadline = time.monotonic() + START_SECONDS
         while not done():
@@ -130,7 +126,7 @@ class Product:
                 self._check_programs(self._supervisor.states())
             if time.monotonic() > deadline:
                 raise EmbeddedError(
-                    f"Gave up after {START_SECONDS} s of waiting for {what}: see {self._instance.log_dir}"
+                    f"Gave up after {START_SECONDS} s of waiting for {what()}: see {self._instance.log_dir}"
                 )
 
     def _check_programs(self, states: list[ProcessState]) -> None:

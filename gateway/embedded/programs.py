@@ -76,7 +76,7 @@ def _settings(config: GatewayConfig, instance: Instance, env: Mapping[str, str])
 
 
 def _our_programs(config: GatewayConfig) -> list[Program]:
-    celery = ("-m", "celery", "--app", "gateway.celery")
+    celery = ("-m", "celery", "--quiet", "--app", "gateway.celery")
     # Threads: a pool of processes would outlive a killed worker.
     worker = (*celery, "worker", "--pool", "threads", "--concurrency", "4", "--without-gossip", "--without-mingle")
     beat = (*celery, "beat", "--pidfile", "")
