@@ -44,7 +44,7 @@ def build(config: GatewayConfig, static_root: Path) -> Starlette:
         async with running(config) as web:
             yield {"web": web}
 
-    return Starlette(
+    app = Starlette(
         routes=[
             Route("/v1/chat/completions", Endpoint(chat_completions), methods=["POST"]),
             Route("/v1/completions", Endpoint(completions), methods=["POST"]),
@@ -57,6 +57,8 @@ def build(config: GatewayConfig, static_root: Path) -> Starlette:
         exception_handlers={HTTPException: _refuse},
         lifespan=lifespan,
     )
+    app.router.redirect_slashes = False  # a redirected POST loses its body: an unknown path is a 404
+    return app
 
 
 async def health(_request: Request) -> Response:

@@ -18,7 +18,7 @@ MAX_MESSAGES = 2048  # a template walks them in Python, on the event loop
 MAX_PROMPTS = 128
 MAX_STOPS = 4
 MAX_STOP_CHARACTERS = 256
-MAX_SESSION_CHARACTERS = 256
+MAX_SESSION_BYTES = 256  # of the worker protocol, UTF-8
 _UINT32 = 2**32 - 1
 
 _PATH = re.compile(r" - at `\$\.?(.*)`$", re.DOTALL)
@@ -28,7 +28,6 @@ _MISSING = re.compile(r"^Object missing required field `(.*)`$")
 TokenCount = Annotated[int, Meta(ge=1, le=2**31 - 1)]
 TokenId = Annotated[int, Meta(ge=0, le=_UINT32)]
 Nothing = Annotated[list[object], Meta(max_length=0)]
-Short = Annotated[str, Meta(max_length=MAX_SESSION_CHARACTERS)]
 
 
 class TextPart(msgspec.Struct, tag="text", tag_field="type", forbid_unknown_fields=True):
@@ -77,8 +76,8 @@ class Sampling(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     stop: str | list[str] | None = None
     stop_token_ids: Annotated[list[TokenId], Meta(max_length=64)] | None = None
     ignore_eos: bool | None = None
-    session_id: Short | None = None
-    prompt_cache_key: Short | None = None
+    session_id: str | None = None
+    prompt_cache_key: str | None = None
     user: str | None = None
     safety_identifier: str | None = None
     metadata: dict[str, str] | None = None
@@ -272,6 +271,9 @@ def _check(request: Sampling) -> None:
         raise BadRequest(f"`stop` has {len(stops)} entries: send at most {MAX_STOPS}", param="stop")
     if any(not 0 < len(stop) <= MAX_STOP_CHARACTERS for stop in stops):
         raise BadRequest(f"`stop` takes texts of 1 to {MAX_STOP_CHARACTERS} characters", param="stop")
+    for name in ("session_id", "prompt_cache_key"):
+        if len((getattr(request, name) or "").encode()) > MAX_SESSION_BYTES:
+            raise BadRequest(f"`{name}` is over {MAX_SESSION_BYTES} bytes: send a shorter one", param=name)
     if request.stream_options is not None and not request.stream:
         raise BadRequest("`stream_options` is only allowed when `stream` is true", param="stream_options")
 

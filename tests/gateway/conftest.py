@@ -1,0 +1,29 @@
+"""Fixtures of the gateway's tests."""
+
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.engine.tiny_model import make_tiny_model
+from tests.gateway.wire.stack import Stack, TenantInTest, running_stack
+
+
+@pytest.fixture(scope="session")
+def stack() -> Iterator[Stack]:
+    """A deployment with two workers: `tiny`, and `plain`, which has another model and no chat template."""
+    with tempfile.TemporaryDirectory(prefix="tollgate-wire-") as name:  # short: it holds unix sockets
+        folder = Path(name)
+        models = {
+            "tiny": make_tiny_model(folder / "model-tiny", seed=1),
+            "plain": make_tiny_model(folder / "model-plain", seed=2, chat_template=False),
+        }
+        with running_stack(folder, models) as running:
+            yield running
+
+
+@pytest.fixture
+def tenant(stack: Stack) -> TenantInTest:
+    """A new tenant without rate limits."""
+    return stack.tenant()
