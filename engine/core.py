@@ -8,6 +8,7 @@ StopFrame or SIGTERM, 2 for settings that cannot be served with, 1 when a step f
 
 import argparse
 import ctypes
+import gc
 import json
 import logging
 import os
@@ -80,6 +81,8 @@ def run(config: EngineConfig, endpoint: str) -> None:
         _connect(socket, endpoint)
         mailbox = FrameMailbox(socket)
         loop = EngineLoop(scheduler, runner, mailbox)
+        gc.collect()
+        gc.freeze()  # what is loaded stays: collections during steps need not look at it again
         mailbox.ready(_ready(runner))
         log.info("core_ready", extra={"blocks": runner.shape.num_blocks, "backend": runner.kernel_backend})
         loop.run()

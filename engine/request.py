@@ -44,7 +44,7 @@ class RefusalCode(StrEnum):
 class SamplingParams:
     """How the next token is chosen and when generation ends.
 
-    `max_tokens` 0 means as many as context and limits allow; `temperature` 0 is greedy; `top_p` 1 and `top_k` 0 are off.
+    `max_tokens` 0 means as many as context and limits allow; `temperature` 0 is greedy; `top_p` 1, `top_k` 0 are off.
     """
 
     max_tokens: int = 0

@@ -14,6 +14,7 @@ from engine.scheduler.sizing import Limits, check_form, size
 from engine.scheduler.tenant import Tenant
 
 HOLD_SECONDS = 5.0  # how long a request waits for its tenant's policy
+_RANDOM_MASK = (1 << 64) - 1
 MAX_HELD = 1024  # requests of one tenant that may be held: without a policy it has no queue limit of its own
 
 
@@ -21,7 +22,7 @@ class Intake:
     """Takes requests and policies in. Nothing here grants a block."""
 
     def __init__(self, roster: Roster, limits: Limits, eos_token_ids: Iterable[int]) -> None:
-        self.applied = (0, 0)  # version and epoch of the policy in force
+        self.applied = (-1, -1)  # version and epoch of the policy in force; none yet
         self.changed: set[Tenant] = set()  # tenants whose limits the next plan must enforce
         self.draining = False
         self._roster = roster
@@ -92,7 +93,7 @@ class Intake:
     def _enter(self, sequence: SequenceId, request: GenerationRequest) -> SequenceState:
         state = self._roster.enter(sequence, request)
         sampling = request.sampling
-        state.random_key = self._random.getrandbits(64) if sampling.seed is None else sampling.seed
+        state.random_key = self._random.getrandbits(64) if sampling.seed is None else sampling.seed & _RANDOM_MASK
         state.stop_ids = sampling.stop_token_ids if sampling.ignore_eos else sampling.stop_token_ids | self._eos
         return state
 

@@ -12,11 +12,11 @@ import heapq
 import time
 from collections.abc import Callable, Iterable
 
-from engine.errors import InvariantError
 from engine.memory.manager import KVMemory, Shortage
 from engine.policy import PolicyUpdate
 from engine.request import FinishReason, GenerationRequest, SequenceId
 from engine.scheduler.admission import Admission, Verdict, evict
+from engine.scheduler.commit import Commit
 from engine.scheduler.fairness import effective_rank, first_waiting
 from engine.scheduler.intake import HOLD_SECONDS, Intake
 from engine.scheduler.outputs import RequestOutput
@@ -45,15 +45,25 @@ class Scheduler:
         self.memory = memory
         self.roster = Roster(memory)
         self.step = 0  # number of the last plan
-        self.prompt_tokens = 0  # computed, recomputed ones included
-        self.output_tokens = 0
         self._clock = clock
         self._budget = max_batched_tokens
         # Never more running sequences than tokens in a step: every decode moves in every step.
         self._admission = Admission(self.roster, limits, min(memory.shape.max_rows, max_batched_tokens))
         self._intake = Intake(self.roster, limits, eos_token_ids)
         self._attempt = 0  # at a plan: what one attempt preempts does not come back in the same one
-        self._planned: list[SequenceState] = []
+        self._planned: list[SequenceState] = []  # of the last plan, in its order
+        self._num_decodes = 0  # the first of them
+        self._commit = Commit(self.roster)
+
+    @property
+    def prompt_tokens(self) -> int:
+        """Prompt tokens computed so far, recomputed ones included."""
+        return self._commit.prompt_tokens
+
+    @property
+    def output_tokens(self) -> int:
+        """Tokens sampled so far."""
+        return self._commit.output_tokens
 
     # ------------------------------------------------------------ between steps
 
@@ -91,12 +101,15 @@ class Scheduler:
         """Plan the next step, or return None when nothing can run."""
         now = self._clock()
         self._intake.expire(now)
-        parts: tuple[SequenceStep, ...] = ()
-        while not parts and (self.roster.running or self.roster.waiting or self._intake.changed):
-            before = self.roster.num_preemptions
-            parts = self._parts(now)
-            if self.roster.num_preemptions == before:
-                break  # else all that ran was preempted just now, and may start again
+        self._attempt = number = self._attempt + 1
+        self._admission.begin(number)
+        if self._intake.changed:
+            self._enforce(number, now)
+        if not self.roster.running and not self.roster.waiting:
+            return None
+        decodes, prefills = self._secure(number, now)
+        chunks = self._share(self._budget - len(decodes), prefills, now)
+        parts = self._build(decodes, chunks)
         if not parts:
             return None
         self.step += 1
@@ -105,49 +118,10 @@ class Scheduler:
 
     def commit(self, plan: StepPlan, result: StepResult) -> list[RequestOutput]:
         """Take the step's tokens in: seal full blocks, end what is finished, report all news since the last commit."""
-        now = self._clock()
-        memory, roster = self.memory, self.roster
-        block_size, block_bytes = memory.shape.block_size, memory.shape.block_bytes
-        outputs = roster.take_events()
-        tokens = iter(result.token_ids)
         planned, self._planned = self._planned, []
-        for sequence, part in zip(planned, plan.sequences, strict=True):
-            token = None if part.sampling is None else next(tokens)
-            table = sequence.table
-            if table is None:  # cancelled while the step ran
-                continue
-            sequence.computed = computed = part.start + len(part.token_ids)
-            if computed // block_size > table.num_sealed:
-                memory.seal(table, computed)
-            if token is None:
-                self.prompt_tokens += len(part.token_ids)
-                if not sequence.announced:
-                    outputs.append(self._announcement(sequence, now))
-                continue
-            if len(part.token_ids) > 1 or sequence.num_prompt == computed:
-                self.prompt_tokens += len(part.token_ids)
-            if self._append(sequence, token, now):
-                continue
-            if sequence.announced:
-                held = sequence.kv_block_seconds + table.block_seconds + len(table.blocks) * (now - table.since)
-                outputs.append(RequestOutput(sequence.id, (token,), held * block_bytes, sequence.num_preemptions))
-            else:
-                outputs.append(self._announcement(sequence, now)._replace(token_ids=(token,)))
-        if next(tokens, None) is not None:
-            raise InvariantError(f"step {plan.number} returned more tokens than were asked for")
-        outputs += roster.take_events()
-        return outputs
+        return self._commit.take(planned, plan.sequences, result, num_decodes=self._num_decodes, now=self._clock())
 
     # ------------------------------------------------------------ parts of a plan
-
-    def _parts(self, now: float) -> tuple[SequenceStep, ...]:
-        self._attempt = number = self._attempt + 1
-        self._admission.begin(number)
-        if self._intake.changed:
-            self._enforce(number, now)
-        decodes, prefills = self._secure(number, now)
-        chunks = self._share(self._budget - len(decodes), prefills, now)
-        return self._build(decodes, chunks)
 
     def _enforce(self, number: int, now: float) -> None:
         """Bring tenants with a new policy under its limits: newest sequences lose their blocks, none is ended."""
@@ -287,18 +261,15 @@ class Scheduler:
             if table is None:
                 continue
             planned.append(sequence)
-            tokens = sequence.tokens
+            computed = sequence.computed  # all tokens but the last; in the order of SequenceStep's fields, for speed:
+            token_ids = (sequence.tokens[computed],)
+            position = computed + 1 - sequence.num_prompt
             parts.append(
                 SequenceStep(
-                    sequence=sequence.id,
-                    row=table.row,
-                    start=sequence.computed,
-                    token_ids=(tokens[-1],),
-                    sampling=sequence.request.sampling,
-                    position=len(tokens) - sequence.num_prompt,
-                    random_key=sequence.random_key,
+                    sequence.id, table.row, computed, token_ids, sequence.sampling, position, sequence.random_key
                 )
             )
+        self._num_decodes = len(parts)
         for sequence, num_tokens in chunks.items():
             if sequence.table is None:
                 continue
@@ -310,38 +281,9 @@ class Scheduler:
                     row=sequence.table.row,
                     start=sequence.computed,
                     token_ids=tuple(sequence.tokens[sequence.computed : end]),
-                    sampling=sequence.request.sampling if end == len(sequence.tokens) else None,
+                    sampling=sequence.sampling if end == len(sequence.tokens) else None,
                     position=sequence.generated,
                     random_key=sequence.random_key,
                 )
             )
         return tuple(parts)
-
-    # ------------------------------------------------------------ parts of a commit
-
-    def _append(self, sequence: SequenceState, token: int, now: float) -> bool:
-        """Add a sampled token; end the sequence, and return True, when it was the last one."""
-        sequence.tokens.append(token)
-        sequence.tenant.counter += sequence.tenant.output_cost
-        sequence.tenant.output_tokens += 1
-        self.output_tokens += 1
-        sequence.charged = len(sequence.tokens)
-        if token in sequence.stop_ids:
-            self.roster.finish(sequence, FinishReason.STOP, now, token=token)
-        elif len(sequence.tokens) - sequence.num_prompt >= sequence.max_tokens:
-            self.roster.finish(sequence, FinishReason.LENGTH, now, token=token)
-        else:
-            return False
-        return True
-
-    def _announcement(self, sequence: SequenceState, now: float) -> RequestOutput:
-        """Report that a request runs, and for how many tokens at most."""
-        sequence.announced = True
-        held = sequence.kv_block_seconds + (sequence.table.held(now) if sequence.table is not None else 0.0)
-        return RequestOutput(
-            sequence=sequence.id,
-            kv_byte_seconds=held * self.memory.shape.block_bytes,
-            num_preemptions=sequence.num_preemptions,
-            admitted_max_tokens=sequence.max_tokens,
-            queue_seconds=sequence.queue_seconds,
-        )

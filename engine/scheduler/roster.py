@@ -86,7 +86,6 @@ class Roster:
         self._leave(sequence)
         sequence.state = State.RUNNING
         sequence.table = self.memory.open(sequence.id, sequence.tenant.name, now)
-        sequence.computed = 0
         sequence.tenant.running.append(sequence)
         self.running.append(sequence)
         if not sequence.admitted:
@@ -192,6 +191,8 @@ class Roster:
         sequence.kv_block_seconds += table.block_seconds
         sequence.table = None
         sequence.computed = 0
+        if sequence.generated:
+            sequence.charged = len(sequence.tokens)  # prompt and output are paid for
         sequence.tenant.running.remove(sequence)
         self.running.remove(sequence)
 

@@ -44,6 +44,7 @@ class SequenceState:
         "rank",
         "refusal",
         "request",
+        "sampling",
         "served_at",
         "state",
         "stop_ids",
@@ -64,6 +65,7 @@ class SequenceState:
         self.num_prompt = len(self.tokens)
         self.max_tokens = 0  # output tokens, all limits applied
         self.stop_ids: frozenset[int] = frozenset()
+        self.sampling = request.sampling
         self.random_key = 0
         self.table: BlockTable | None = None
         self.computed = 0  # tokens whose KV is in the table

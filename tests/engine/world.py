@@ -135,6 +135,8 @@ class World:
         plan = self.plan = self.scheduler.plan()
         self._check()
         if plan is None:
+            roster = self.scheduler.roster
+            assert not roster.running and not roster.waiting, "something could run, and nothing does"
             outputs = self.scheduler.take_outputs()
         else:
             result = self.runner.launch(plan).wait()

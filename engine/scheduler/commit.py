@@ -1,0 +1,112 @@
+"""Takes a step's result in: tokens appended, full blocks sealed, finished requests ended, all of it reported."""
+
+from collections.abc import Iterator, Sequence
+
+from engine.errors import InvariantError
+from engine.request import FinishReason
+from engine.scheduler.outputs import RequestOutput
+from engine.scheduler.roster import Roster
+from engine.scheduler.sequence import SequenceState
+from engine.step import SequenceStep, StepResult
+
+
+class Commit:
+    """Applies results to sequences. Keeps the token counters of the core."""
+
+    def __init__(self, roster: Roster) -> None:
+        self.prompt_tokens = 0  # computed, recomputed ones included
+        self.output_tokens = 0
+        self._roster = roster
+        self._memory = roster.memory
+
+    def take(
+        self,
+        planned: Sequence[SequenceState],
+        parts: Sequence[SequenceStep],
+        result: StepResult,
+        *,
+        num_decodes: int,
+        now: float,
+    ) -> list[RequestOutput]:
+        """Apply a result to the sequences that were planned, decodes first; return all news since the last call."""
+        asked = num_decodes + sum(part.sampling is not None for part in parts[num_decodes:])
+        if len(result.token_ids) != asked:
+            raise InvariantError(f"the step returned {len(result.token_ids)} tokens and not {asked}")
+        outputs = self._roster.take_events()
+        self.output_tokens += asked
+        self._decodes(planned[:num_decodes], result.token_ids, now, outputs)
+        tokens = iter(result.token_ids[num_decodes:])
+        for sequence, part in zip(planned[num_decodes:], parts[num_decodes:], strict=True):
+            self._chunk(sequence, part, tokens, now, outputs)
+        outputs += self._roster.take_events()
+        return outputs
+
+    def _decodes(
+        self, sequences: Sequence[SequenceState], token_ids: Sequence[int], now: float, outputs: list[RequestOutput]
+    ) -> None:
+        """Give each decode its token. The hot loop: it runs for every running sequence in every step."""
+        memory = self._memory
+        block_size, block_bytes = memory.shape.block_size, memory.shape.block_bytes
+        for sequence, token in zip(sequences, token_ids, strict=False):
+            table = sequence.table
+            if table is None:  # ended while the step ran
+                continue
+            sequence.computed = computed = sequence.computed + 1
+            if not computed % block_size:
+                memory.seal(table, computed)
+            if self._append(sequence, token, now):
+                continue
+            if sequence.announced:
+                held = sequence.kv_block_seconds + table.block_seconds + len(table.blocks) * (now - table.since)
+                outputs.append(RequestOutput(sequence.id, (token,), held * block_bytes, sequence.num_preemptions))
+            else:
+                outputs.append(self._announcement(sequence, (token,), now))
+
+    def _chunk(
+        self,
+        sequence: SequenceState,
+        part: SequenceStep,
+        tokens: Iterator[int],
+        now: float,
+        outputs: list[RequestOutput],
+    ) -> None:
+        """Take a prefill chunk in, and the first token after the last one."""
+        self.prompt_tokens += len(part.token_ids)
+        token = None if part.sampling is None else next(tokens)
+        table = sequence.table
+        if table is None:
+            return
+        sequence.computed = part.start + len(part.token_ids)
+        self._memory.seal(table, sequence.computed)
+        if token is None:
+            if not sequence.announced:
+                outputs.append(self._announcement(sequence, (), now))
+        elif not self._append(sequence, token, now):
+            outputs.append(self._announcement(sequence, (token,), now))
+
+    def _append(self, sequence: SequenceState, token: int, now: float) -> bool:
+        """Add a sampled token; end the sequence, and return True, when it was the last one."""
+        tokens, tenant = sequence.tokens, sequence.tenant
+        tokens.append(token)
+        tenant.counter += tenant.output_cost
+        tenant.output_tokens += 1
+        if token in sequence.stop_ids:
+            self._roster.finish(sequence, FinishReason.STOP, now, token=token)
+        elif len(tokens) - sequence.num_prompt >= sequence.max_tokens:
+            self._roster.finish(sequence, FinishReason.LENGTH, now, token=token)
+        else:
+            return False
+        return True
+
+    def _announcement(self, sequence: SequenceState, token_ids: tuple[int, ...], now: float) -> RequestOutput:
+        """Report tokens and, the first time, that the request runs and how many tokens it may generate."""
+        first, sequence.announced = not sequence.announced, True
+        held = sequence.kv_block_seconds + (sequence.table.held(now) if sequence.table is not None else 0.0)
+        return RequestOutput(
+            sequence=sequence.id,
+            token_ids=token_ids,
+            kv_byte_seconds=held * self._memory.shape.block_bytes,
+            num_preemptions=sequence.num_preemptions,
+            admitted_max_tokens=sequence.max_tokens if first else 0,
+            queue_seconds=sequence.queue_seconds if first else 0.0,
+        )

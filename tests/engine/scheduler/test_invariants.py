@@ -1,0 +1,141 @@
+"""Any history of requests, cancels and policies: bookkeeping is right, limits hold, everyone gets their tokens.
+
+`World.step` audits every count and every account before and after each step.
+"""
+
+import random
+
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+
+from engine.request import FinishReason, Priority, RefusalCode, SequenceId
+from tests.engine.world import World
+
+TENANTS = ("minnow", "whale", "carp", "eel")
+PRIORITIES = tuple(Priority)
+
+
+class Traffic(RuleBasedStateMachine):
+    """Four tenants on a small pool, with limits that are often too small and that change while requests run."""
+
+    @initialize(
+        num_blocks=st.integers(4, 40),
+        block_size=st.sampled_from((1, 2, 4, 16)),
+        rows=st.integers(1, 8),
+        budget=st.integers(1, 40),
+    )
+    def start(self, num_blocks: int, block_size: int, rows: int, budget: int) -> None:
+        """Choose a machine."""
+        self.world = World(
+            num_blocks=num_blocks, block_size=block_size, max_rows=rows, budget=budget, max_context=96, eos=(5, 6, 7)
+        )
+        for tenant in TENANTS[:3]:  # the eel's policy may come later, or never
+            self.world.policy(tenant, blocks=num_blocks, soft=num_blocks // 4)
+
+    @rule(
+        tenant=st.sampled_from(TENANTS),
+        prompt=st.integers(1, 40),
+        max_tokens=st.integers(0, 30),
+        priority=st.sampled_from(PRIORITIES),
+        patience=st.sampled_from((0.0, 0.0, 1.0, 30.0)),
+    )
+    def submit(self, tenant: str, prompt: int, max_tokens: int, priority: Priority, patience: float) -> None:
+        """A request arrives."""
+        deadline = self.world.now + patience if patience else 0.0
+        self.world.submit(tenant, prompt, max_tokens, priority=priority, deadline=deadline)
+
+    @rule(
+        tenant=st.sampled_from(TENANTS),
+        blocks=st.integers(0, 40),
+        soft=st.integers(0, 10),
+        max_running=st.integers(0, 5),
+        weight=st.sampled_from((0.1, 1.0, 8.0)),
+    )
+    def change_policy(self, tenant: str, blocks: int, soft: int, max_running: int, weight: float) -> None:
+        """An operator moves a tenant's limits, up or down."""
+        self.world.policy(tenant, blocks=blocks, soft=soft, max_running=max_running, weight=weight)
+
+    @rule(tenant=st.sampled_from(TENANTS))
+    def remove_policy(self, tenant: str) -> None:
+        """A tenant is taken off this worker."""
+        self.world.update(removed=(tenant,))
+
+    @rule(choice=st.randoms(use_true_random=False))
+    def cancel(self, choice: random.Random) -> None:
+        """A client leaves, in whatever state its request is."""
+        live = list(self.world.scheduler.roster.sequences)
+        if live:
+            self.world.cancel(choice.choice(live))
+
+    @rule(count=st.integers(1, 12), seconds=st.sampled_from((0.001, 0.2, 3.0)))
+    def steps(self, count: int, seconds: float) -> None:
+        """Time passes."""
+        for _ in range(count):
+            self.world.step(seconds)
+
+    @invariant()
+    def tokens_are_exact(self) -> None:
+        """Whatever came so far is what each request would have got alone."""
+        if hasattr(self, "world"):
+            for sequence in self.world.scheduler.roster.sequences:
+                self.world.assert_exact(sequence)
+
+    def teardown(self) -> None:
+        """Limits are opened, everything ends, nothing is left."""
+        if not hasattr(self, "world"):
+            return
+        world = self.world
+        for tenant in TENANTS:
+            world.policy(tenant, blocks=world.shape.num_blocks, soft=0, max_running=4)
+        world.run(limit=6000)
+        assert set(world.finished) | set(world.refused) == set(world.requests)
+        for sequence, reason in world.finished.items():
+            world.assert_exact(sequence)
+            check_end(world, sequence, reason)
+        world.assert_empty()
+
+
+def check_end(world: World, sequence: SequenceId, reason: FinishReason) -> None:
+    """A request that was neither cancelled nor late ends at its limit or at a stop token, and not before."""
+    last = world.outputs[sequence][-1]
+    tokens = world.tokens[sequence]
+    if reason is FinishReason.STOP:
+        assert tokens[-1] in (5, 6, 7)
+    elif reason is FinishReason.LENGTH and not last.message:
+        assert len(tokens) == world.granted[sequence]
+    if reason is not FinishReason.CANCELLED:
+        assert not {5, 6, 7} & set(tokens[:-1])
+
+
+TestTraffic = Traffic.TestCase
+TestTraffic.settings = settings(
+    max_examples=120, stateful_step_count=40, deadline=None, suppress_health_check=list(HealthCheck)
+)
+
+
+def test_ten_thousand_steps_of_traffic() -> None:
+    """A long run over a crowded pool, with everything going on at once, stays exact and ends empty."""
+    chance = random.Random(11)
+    world = World(num_blocks=48, block_size=4, max_rows=12, budget=24, max_context=160, audit=False)
+    for tenant in TENANTS:
+        world.policy(tenant, blocks=32, soft=8)
+    for number in range(10_000):
+        if chance.random() < 0.25:
+            world.submit(chance.choice(TENANTS), chance.randint(1, 60), chance.randint(0, 40))
+        if chance.random() < 0.02 and world.scheduler.roster.sequences:
+            world.cancel(chance.choice(list(world.scheduler.roster.sequences)))
+        if chance.random() < 0.02:
+            world.policy(chance.choice(TENANTS), blocks=chance.randint(16, 48), soft=chance.randint(0, 12))
+        world.step(0.005)
+        if number % 50 == 0:
+            world.scheduler.audit()
+    for tenant in TENANTS:
+        world.policy(tenant, blocks=48)
+    world.run(limit=20_000)
+    assert set(world.finished) | set(world.refused) == set(world.requests)
+    assert {refusal.code for refusal in world.refused.values()} <= {RefusalCode.KV_LIMIT, RefusalCode.QUEUE_FULL}
+    for sequence in world.finished:
+        world.assert_exact(sequence)
+    assert world.scheduler.roster.num_preemptions > 0
+    world.assert_empty()
