@@ -5,21 +5,18 @@ import os
 import sys
 
 from engine.config import EngineConfig
-from engine.errors import ConfigError, EngineError
+from engine.errors import ConfigError, EngineError, ModelError
 
 
 def main() -> int:
-    """Serve until told to stop. A wrong setting is one line on stderr and exit status 2, another failure 1."""
+    """Serve until told to stop. A wrong setting or model is one line on stderr and exit status 2, another failure 1."""
     # Before grpc is imported: its own lines about a busy port would bury ours.
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     try:
         _serve(EngineConfig.from_env())
-    except ConfigError as error:
-        print(f"engine: {error}", file=sys.stderr)
-        return 2
     except EngineError as error:
         print(f"engine: {error}", file=sys.stderr)
-        return 1
+        return 2 if isinstance(error, ConfigError | ModelError) else 1
     return 0
 
 
@@ -31,11 +28,12 @@ def _serve(config: EngineConfig) -> None:
         await Worker(config).run()
 
     configure_logs(config.worker_id)
-    with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+    with asyncio.Runner(loop_factory=loop_factory()) as runner:
         runner.run(serve())
 
 
-def _loop_factory() -> "type[asyncio.AbstractEventLoop] | None":
+def loop_factory() -> "type[asyncio.AbstractEventLoop] | None":
+    """Return uvloop's loop where it is installed; None stands for asyncio's own."""
     try:
         import uvloop
     except ImportError:

@@ -61,10 +61,16 @@ def claim_socket(path: Path) -> None:
 
 
 def dialable(address: str, port: int) -> str:
-    """Return the address with the port that was bound, where port 0 asked for any."""
-    if address.startswith(_UNIX):
-        return address
+    """Return the address as others dial it: an absolute path, or the port that was bound where 0 asked for any."""
+    path = unix_path(address)
+    if path is not None:
+        return f"{_UNIX}{path.absolute()}"
     return f"{address.rpartition(':')[0]}:{port}"
+
+
+def is_wildcard(address: str) -> bool:
+    """Return whether the address stands for all of the machine's, so that nobody can dial it as it is."""
+    return address.rpartition(":")[0] in ("0.0.0.0", "[::]", "*")  # noqa: S104  # asked, not bound
 
 
 def leaves_machine(address: str) -> bool:

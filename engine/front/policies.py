@@ -1,5 +1,7 @@
 """The policy that this worker was given last: the merge of snapshots and deltas, and what the core has taken up."""
 
+from collections.abc import Iterable
+
 from engine import ipc
 from engine.protocol import pb
 from engine.request import Priority
@@ -16,22 +18,30 @@ class PolicyBook:
 
     def __init__(self, saved: bytes | None = None) -> None:
         """Start empty, or from the serialised `snapshot` of an earlier process."""
-        self._version = 0
-        self._epoch = 0
+        self._order = (-1, -1)
         self._tenants: dict[str, pb.TenantPolicy] = {}
-        self.received = False  # whether there is a policy at all
         self.applied = pb.Applied()  # what the core confirmed last
         if saved is not None:
             self.take(pb.PolicyPush.FromString(saved))
 
     @property
+    def tenants(self) -> Iterable[pb.TenantPolicy]:
+        """The grants."""
+        return self._tenants.values()
+
+    @property
+    def received(self) -> bool:
+        """Whether there is a policy at all."""
+        return self._order >= (0, 0)
+
+    @property
     def order(self) -> tuple[int, int]:
         """Version and epoch of the newest push."""
-        return self._version, self._epoch
+        return self._order
 
     def take(self, push: pb.PolicyPush) -> bool:
-        """Merge a push. Return False, and change nothing, when it is older than what is here."""
-        if (push.version, push.epoch) < (self._version, self._epoch):
+        """Merge a push. Return False, and change nothing, when it is not newer than what is here."""
+        if (push.version, push.epoch) <= self._order:
             return False
         if push.snapshot:
             self._tenants.clear()
@@ -39,12 +49,13 @@ class PolicyBook:
             self._tenants.pop(removed, None)
         for tenant in push.tenants:
             self._tenants[tenant.tenant] = tenant
-        self._version, self._epoch, self.received = push.version, push.epoch, True
+        self._order = (push.version, push.epoch)
         return True
 
     def snapshot(self) -> pb.PolicyPush:
-        """Return everything as one push."""
-        return pb.PolicyPush(version=self._version, epoch=self._epoch, snapshot=True, tenants=self._tenants.values())
+        """Return everything as one push; call it once there is a policy."""
+        version, epoch = self._order
+        return pb.PolicyPush(version=version, epoch=epoch, snapshot=True, tenants=self._tenants.values())
 
 
 def policy_frame(push: pb.PolicyPush) -> ipc.PolicyFrame:

@@ -20,7 +20,7 @@ from engine.protocol import pb, rpc
 
 SERVICE_NAME = "tollgate.engine.v1.Engine"
 _DESCRIBE_SECONDS = 10.0  # how long Describe waits for a core that is starting
-_RECEIVE_BYTES = 16 << 20  # the longest command; a prompt of a million tokens has 4 MiB
+_RECEIVE_BYTES = 64 << 20  # the longest command: a policy snapshot names every tenant
 _OPTIONS = (
     ("grpc.so_reuseport", 0),  # a port in use is an error, not a second listener
     ("grpc.max_receive_message_length", _RECEIVE_BYTES),

@@ -14,7 +14,7 @@ from tokenizers import Tokenizer
 from engine import __version__, ipc
 from engine.config import EngineConfig
 from engine.errors import ConfigError
-from engine.front.address import check_address
+from engine.front.address import check_address, is_wildcard
 from engine.front.announce import Announcement, Announcer
 from engine.front.connection import OUTBOX_BYTES
 from engine.front.control import ControlHub
@@ -140,7 +140,7 @@ class Worker:
             applied_epoch=self._book.applied.epoch,
             kv_bytes=shape.num_blocks * shape.block_bytes if shape else self._config.kv_bytes,
             block_bytes=shape.block_bytes if shape else 0,
-            grants=self._book.snapshot().tenants,
+            grants=self._book.tenants,
         )
 
     def stats(self) -> pb.Stats:
@@ -291,3 +291,7 @@ def _check(config: EngineConfig) -> None:
     if not config.token:
         raise ConfigError("ENGINE_TOKEN is not set: give the worker and its gateway the same long random string")
     check_address(config.address)
+    if config.announce_url and not config.announce_address and is_wildcard(config.address):
+        raise ConfigError(
+            f"ENGINE_ADDRESS={config.address!r} cannot be dialled: set ENGINE_ANNOUNCE_ADDRESS to what others use"
+        )

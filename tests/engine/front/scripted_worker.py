@@ -4,6 +4,7 @@ import asyncio
 import os
 import sys
 
+from engine.__main__ import loop_factory
 from engine.config import EngineConfig
 from engine.front.connection import OUTBOX_BYTES
 from engine.front.logs import configure_logs
@@ -20,4 +21,5 @@ if __name__ == "__main__":
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     settings = EngineConfig.from_env()
     configure_logs(settings.worker_id)
-    asyncio.run(_serve(settings))
+    with asyncio.Runner(loop_factory=loop_factory()) as runner:
+        runner.run(_serve(settings))

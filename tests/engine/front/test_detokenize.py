@@ -1,0 +1,145 @@
+"""Incremental text: whole characters only, no stop string, and the same text as decoding everything at once."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tokenizers import Tokenizer, decoders, models
+
+from engine.front.detokenize import StopFilter, TextStream, Utf8Stream
+from tests.engine.tiny_model import make_tokenizer
+
+BYTE_LEVEL = make_tokenizer()
+TEXTS = st.text(
+    alphabet=st.one_of(st.characters(codec="utf-8"), st.sampled_from("ab 🙂👩‍👩‍👧‍👦東é\ufffd")), max_size=60
+)
+
+
+def _byte_fallback() -> Tokenizer:
+    """A tokenizer of Llama 2's kind: word pieces with a leading mark, and single bytes for everything else."""
+    pieces = ["▁", "▁Hello", "▁the", "a", "b", "<s>"]
+    vocabulary = {f"<0x{byte:02X}>": byte for byte in range(256)} | {piece: 256 + i for i, piece in enumerate(pieces)}
+    tokenizer = Tokenizer(models.BPE(vocab=vocabulary, merges=[], byte_fallback=True))
+    tokenizer.decoder = decoders.Sequence(
+        [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
+    )
+    tokenizer.add_special_tokens(["<s>"])
+    return tokenizer
+
+
+BYTE_FALLBACK = _byte_fallback()
+PIECES = st.lists(
+    st.one_of(
+        st.integers(256, 261).map(lambda piece: [piece]), st.sampled_from("🙂東é\ufffd").map(lambda c: list(c.encode()))
+    ),
+    max_size=30,
+).map(lambda parts: [token_id for part in parts for token_id in part])
+
+
+def _stream(tokenizer: Tokenizer, token_ids: list[int]) -> list[str]:
+    stream = Utf8Stream(tokenizer)
+    return [*(stream.push(token_id) for token_id in token_ids), stream.flush()]
+
+
+@given(st.lists(st.integers(0, BYTE_LEVEL.get_vocab_size() - 1), max_size=150))
+def test_any_tokens_stream_to_their_decoding(token_ids: list[int]) -> None:
+    """Whatever the tokens, broken bytes and special tokens included, the pieces join to the decoding of all."""
+    assert "".join(_stream(BYTE_LEVEL, token_ids)) == BYTE_LEVEL.decode(token_ids, skip_special_tokens=True)
+
+
+@given(TEXTS)
+def test_text_streams_in_whole_characters(text: str) -> None:
+    """Every piece of a text is part of it: no character is ever split, and none is replaced."""
+    pieces = _stream(BYTE_LEVEL, BYTE_LEVEL.encode(text, add_special_tokens=False).ids)
+    assert "".join(pieces) == text
+    assert "".join(pieces).count("\ufffd") == text.count("\ufffd")
+
+
+@given(PIECES)
+def test_byte_fallback_streams_to_its_decoding(token_ids: list[int]) -> None:
+    """Tokenizers with byte fallback and a stripped leading space stream to the decoding of all."""
+    assert "".join(_stream(BYTE_FALLBACK, token_ids)) == BYTE_FALLBACK.decode(token_ids, skip_special_tokens=True)
+
+
+@given(st.lists(st.integers(0, BYTE_FALLBACK.get_vocab_size() - 1), max_size=150))
+def test_broken_bytes_never_fail(token_ids: list[int]) -> None:
+    """Bytes that form no character give replacement characters, whatever the tokenizer."""
+    assert isinstance("".join(_stream(BYTE_FALLBACK, token_ids)), str)
+
+
+@pytest.mark.parametrize("filler", [0, BYTE_LEVEL.token_to_id("ð")], ids=["special tokens", "first bytes of an emoji"])
+def test_endless_silence_stays_cheap(filler: int) -> None:
+    """Thousands of tokens without text are not decoded again with each step, and text after them is whole."""
+    after = BYTE_LEVEL.encode("ok 🙂", add_special_tokens=False).ids
+    token_ids = [*([filler] * 3000), *after]
+    stream = Utf8Stream(BYTE_LEVEL)
+    text = ""
+    for token_id in token_ids:
+        text += stream.push(token_id)
+        assert len(stream._pending) <= 40
+    assert text + stream.flush() == BYTE_LEVEL.decode(token_ids, skip_special_tokens=True)
+
+
+@given(text=TEXTS, stops=st.lists(st.text(alphabet="ab 🙂é", min_size=1, max_size=5), min_size=1, max_size=4))
+@settings(max_examples=300)
+def test_no_stop_string_leaves(text: str, stops: list[str]) -> None:
+    """The output is the text before the first stop string; without one it is the whole text."""
+    token_ids = BYTE_LEVEL.encode(text, add_special_tokens=False).ids
+    stream = TextStream(BYTE_LEVEL, stops)
+    out = ""
+    stopped = False
+    for token_id in token_ids:
+        piece = stream.push([token_id])
+        out += piece.text
+        assert not any(stop in out for stop in stops)
+        stopped = piece.stopped
+        if stopped:
+            break
+    out += "" if stopped else stream.flush()
+    ends = [text.index(stop) + len(stop) for stop in stops if stop in text]
+    if not ends:
+        assert (out, stopped) == (text, False)
+        return
+    assert stopped
+    assert text.startswith(out)
+    assert any(text.startswith(out + stop) for stop in stops)
+
+
+@given(
+    text=st.text(alphabet="abc", max_size=40),
+    cuts=st.lists(st.integers(1, 5), min_size=1),
+    stop=st.text("abc", min_size=1),
+)
+def test_filter_is_independent_of_the_cuts(text: str, cuts: list[int], stop: str) -> None:
+    """However the text is cut into pieces, the filter lets the same text through."""
+    assert _filtered(text, [len(text) or 1], stop) == _filtered(text, cuts, stop)
+
+
+def _filtered(text: str, cuts: list[int], stop: str) -> str:
+    out, position, turn = "", 0, 0
+    stops = StopFilter([stop])
+    while position < len(text):
+        size = cuts[turn % len(cuts)]
+        passed, stopped = stops.push(text[position : position + size])
+        out += passed
+        if stopped:
+            return out
+        position, turn = position + size, turn + 1
+    return out + stops.flush()
+
+
+def test_possible_stop_is_held_back_and_given_back() -> None:
+    """The beginning of a stop string waits until it is clear that none comes of it."""
+    stops = StopFilter(["<end>"])
+    assert stops.push("text <en") == ("text ", False)
+    assert stops.push("try") == ("<entry", False)
+    assert stops.push(" <end") == (" ", False)
+    assert stops.flush() == "<end"
+
+
+def test_tokens_after_the_stop_do_not_count() -> None:
+    """Of several tokens in one step, those after the stop string are not part of the output."""
+    token_ids = BYTE_LEVEL.encode("abcSTOPdef", add_special_tokens=False).ids
+    piece = TextStream(BYTE_LEVEL, ["STOP"]).push(token_ids)
+    assert (piece.text, piece.stopped) == ("abc", True)
+    assert BYTE_LEVEL.decode(token_ids[: piece.num_tokens]).startswith("abcSTOP")
+    assert "STOP" not in BYTE_LEVEL.decode(token_ids[: piece.num_tokens - 1])
