@@ -76,10 +76,9 @@ def forget_stale(*, older_than_seconds: float = 3600.0) -> list[str]:
     gone = list(Worker.objects.select_for_update(skip_locked=True).filter(silent).order_by("pk"))
     for row in gone:
         _write_down("worker.forgotten", row, Actor("system", "controller", "controller"))
-        row_id = row.pk
-        PolicyAck.objects.filter(worker_id=row_id).delete()
-        row.delete()
-    return [row.pk for row in gone]
+    names = [row.pk for row in gone]
+    Worker.objects.filter(pk__in=names).delete()  # their acks go with them
+    return names
 
 
 def _write_down(action: str, row: Worker, actor: Actor) -> None:

@@ -25,6 +25,16 @@ class Answer(serializers.Serializer[Any]):
     """A response body; read from the frozen values of `contracts`, or from rows."""
 
 
+class Text(serializers.CharField):
+    """A string in JSON: 7 is none, and neither is true."""
+
+    def to_internal_value(self, data: Any) -> str:
+        """Return the string."""
+        if not isinstance(data, str):
+            raise serializers.ValidationError("Write a string.")
+        return super().to_internal_value(data)
+
+
 class Whole(serializers.IntegerField):
     """A whole number in JSON: neither "12" nor 12.0 nor true."""
 

@@ -4,7 +4,7 @@ from typing import Any
 
 from rest_framework import serializers
 
-from tenants.api.serializers.base import Answer, Moment, Strict, Whole, page_of
+from tenants.api.serializers.base import Answer, Moment, Strict, Text, Whole, page_of
 from tenants.contracts import API_KEY_SCOPES, MANAGEMENT_KEY_SCOPES
 from tenants.rules.keys import MOST_ENTRIES
 from tenants.rules.policy import MOST_COUNT
@@ -58,9 +58,7 @@ class ManagementKeyCreated(ManagementKeyAnswer):
 
 
 def _texts(length: int, **options: Any) -> serializers.ListField:
-    return serializers.ListField(
-        child=serializers.CharField(max_length=length), max_length=MOST_ENTRIES, required=False, **options
-    )
+    return serializers.ListField(child=Text(max_length=length), max_length=MOST_ENTRIES, required=False, **options)
 
 
 def _scopes(known: tuple[str, ...]) -> serializers.ListField:
@@ -70,7 +68,7 @@ def _scopes(known: tuple[str, ...]) -> serializers.ListField:
 
 
 class _KeyCreate(Strict):
-    name = serializers.CharField(max_length=80)
+    name = Text(max_length=80)
     ip_ranges = _texts(64, help_text="addresses or CIDR ranges; empty: any")
     expires_at = Moment(required=False, allow_null=True)
 

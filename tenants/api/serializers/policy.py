@@ -25,7 +25,7 @@ class PolicyFields(serializers.Serializer[Any]):
     def to_internal_value(self, data: Any) -> dict[str, object]:
         """Return `data` as it came, once it is an object."""
         if not isinstance(data, dict):
-            raise serializers.ValidationError("Write an object of policy fields.")
+            raise serializers.ValidationError({"non_field_errors": ["Write an object of policy fields."]})
         return data
 
 

@@ -2,7 +2,7 @@
 
 from rest_framework import serializers
 
-from tenants.api.serializers.base import Answer, Moment, Strict, page_of
+from tenants.api.serializers.base import Answer, Moment, Strict, Text, page_of
 
 FINISH_REASONS = ("stop", "length", "cancelled", "error")
 
@@ -12,9 +12,9 @@ class UsageQuery(Strict):
 
     tenant = serializers.SlugField(max_length=40, required=False)
     project_id = serializers.UUIDField(required=False)
-    key_id = serializers.CharField(max_length=32, required=False)
-    session = serializers.CharField(max_length=256, required=False)
-    model = serializers.CharField(max_length=200, required=False)
+    key_id = Text(max_length=32, required=False)
+    session = Text(max_length=256, required=False)
+    model = Text(max_length=200, required=False)
     finish_reason = serializers.ChoiceField(choices=FINISH_REASONS, required=False)
     since = Moment(required=False)
     until = Moment(required=False)
@@ -45,9 +45,9 @@ class UsageAnswer(Answer):
 class AuditQuery(Strict):
     """Which audit events."""
 
-    action = serializers.CharField(max_length=64, required=False)
-    target_kind = serializers.CharField(max_length=32, required=False)
-    target_id = serializers.CharField(max_length=128, required=False)
+    action = Text(max_length=64, required=False)
+    target_kind = Text(max_length=32, required=False)
+    target_id = Text(max_length=128, required=False)
     since = Moment(required=False)
     until = Moment(required=False)
 

@@ -2,7 +2,7 @@
 
 from rest_framework import serializers
 
-from tenants.api.serializers.base import Answer, Strict, page_of
+from tenants.api.serializers.base import Answer, Strict, Text, page_of
 from tenants.api.serializers.policy import PolicyFields
 from tenants.models.member import Role
 from tenants.models.tenant import Status
@@ -23,17 +23,17 @@ class TenantAnswer(Answer):
 class TenantCreate(Strict):
     """A new tenant."""
 
-    slug = serializers.CharField(max_length=40, help_text="a-z, 0-9 and inner dashes; it never changes")
-    name = serializers.CharField(max_length=120)
-    time_zone = serializers.CharField(max_length=64, default="UTC")
+    slug = Text(max_length=40, help_text="a-z, 0-9 and inner dashes; it never changes")
+    name = Text(max_length=120)
+    time_zone = Text(max_length=64, default="UTC")
     policy = PolicyFields(required=False, help_text="what differs from the default policy")
 
 
 class TenantChange(Strict):
     """What of a tenant changes."""
 
-    name = serializers.CharField(max_length=120, required=False)
-    time_zone = serializers.CharField(max_length=64, required=False)
+    name = Text(max_length=120, required=False)
+    time_zone = Text(max_length=64, required=False)
     status = serializers.ChoiceField(choices=Status.choices, required=False, help_text="operators only")
 
 
@@ -48,7 +48,7 @@ class ProjectAnswer(Answer):
 class ProjectWrite(Strict):
     """A project's name."""
 
-    name = serializers.CharField(max_length=80)
+    name = Text(max_length=80)
 
 
 class MemberAnswer(Answer):
@@ -64,7 +64,7 @@ class MemberAnswer(Answer):
 class MemberWrite(Strict):
     """Who becomes what."""
 
-    email = serializers.CharField(max_length=254)
+    email = Text(max_length=254)
     role = serializers.ChoiceField(choices=Role.choices)
 
 
@@ -82,9 +82,9 @@ class UserAnswer(Answer):
 class UserCreate(Strict):
     """A new user."""
 
-    email = serializers.CharField(max_length=254)
-    password = serializers.CharField(max_length=256, trim_whitespace=False)
-    name = serializers.CharField(max_length=150, default="", allow_blank=True)
+    email = Text(max_length=254)
+    password = Text(max_length=256, trim_whitespace=False)
+    name = Text(max_length=150, default="", allow_blank=True)
     is_operator = serializers.BooleanField(default=False)
 
 

@@ -55,7 +55,7 @@ def test_expired_keys_are_retired_once(tenant: TenantView, actor: Actor) -> None
 
 
 def test_last_use_follows_the_ledger(make_tenant: Callable[..., TenantView], actor: Actor) -> None:
-    """The newest record of a key gives its last use; an older one does not move it back; strangers' records do not count."""
+    """The newest record of a key gives its last use; neither an older one nor a stranger's moves it."""
     tenant, other = make_tenant("one"), make_tenant("two")
     key = create_api_key(tenant_id=tenant.id, name="k", actor=actor).key
     idle = create_api_key(tenant_id=tenant.id, name="idle", actor=actor).key

@@ -43,5 +43,5 @@ def test_a_wrong_value_is_named(db: None, actor: Actor, field: str, values: dict
 def test_an_email_is_taken_once(db: None, actor: Actor) -> None:
     """The second user of an e-mail is refused."""
     create_user(email="ada@example.com", password="correct horse 9", actor=actor)
-    with pytest.raises(Conflict, match="ada@example.com"):
+    with pytest.raises(Conflict, match=r"ada@example\.com"):
         create_user(email="ADA@example.com", password="correct horse 9", actor=actor)
