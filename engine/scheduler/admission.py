@@ -6,13 +6,12 @@ For memory there are three ways in, tried by whom they fit:
     borrowing    above it: free blocks must cover the prompt and the expected growth of all that runs
     protected    preempted three times: free blocks must cover all that it may ever need, which is then reserved
 
-A sequence that has waited long for free blocks stakes a claim: what it needs is kept from other borrowers until it
-starts.
+Sequences are tried in the order of service. The first that has waited long for free blocks stakes a claim: what it
+needs is kept from the borrowers after it, or small requests could fill every gap for ever. Those before it go on.
 """
 
 from collections.abc import Iterable
 from enum import Enum
-from typing import NamedTuple
 
 from engine.memory.manager import KVMemory
 from engine.request import RefusalCode
@@ -20,7 +19,7 @@ from engine.scheduler.fairness import AGEING_SECONDS
 from engine.scheduler.outputs import Refusal
 from engine.scheduler.pressure import expected_blocks, growth, growth_ahead, is_protected, pool_victim
 from engine.scheduler.roster import Roster
-from engine.scheduler.sequence import SequenceState, State
+from engine.scheduler.sequence import SequenceState
 from engine.scheduler.sizing import Limits, size
 from engine.scheduler.tenant import Tenant
 
@@ -35,30 +34,22 @@ class Verdict(Enum):
     PARKED = "parked"  # it cannot fit as limits are; its tenant's next one may
 
 
-class Claim(NamedTuple):
-    """Free blocks that are kept for a sequence that has waited long."""
-
-    sequence: SequenceState
-    num_blocks: int
-
-
 class Admission:
-    """Starts waiting sequences. Remembers one thing between plans: the claim of the longest waiting sequence."""
+    """Starts waiting sequences. Remembers nothing from one plan to the next."""
 
     def __init__(self, roster: Roster, limits: Limits, max_running: int) -> None:
         self._roster = roster
         self._memory: KVMemory = roster.memory
         self._limits = limits
         self._max_running = max_running
-        self._claim: Claim | None = None
-        self._next_claim: Claim | None = None
+        self._claimed = 0  # blocks that a long waiting sequence has claimed in this plan
         self._plan_number = 0
         self._pool_growth: int | None = None  # expected of all that runs; worked out at most once in a plan
 
     def begin(self, plan_number: int) -> None:
-        """Start a plan: claims found in the last one hold in this one."""
+        """Start a plan."""
         self._plan_number = plan_number
-        self._claim, self._next_claim = self._next_claim, None
+        self._claimed = 0
         self._pool_growth = None
 
     def has_room(self) -> bool:
@@ -132,9 +123,11 @@ class Admission:
         if not self._roster.running:  # nobody to be careful of: what fits must start, or all would wait for ever
             return needed <= self._memory.num_available
         wanted = self._wanted(sequence, needed)
-        if wanted <= self._memory.num_available - self._claimed(sequence):
+        if wanted <= self._memory.num_available - self._claimed:
             return True
-        self._stake_claim(sequence, wanted, now)
+        waits_long = sequence.admitted or now - sequence.request.arrived_at > AGEING_SECONDS
+        if waits_long and not self._claimed:
+            self._claimed = wanted
         return False
 
     def _wanted(self, sequence: SequenceState, needed: int) -> int:
@@ -153,18 +146,6 @@ class Admission:
             self._pool_growth = growth_ahead(self._roster.running, self._limits.block_size)
         own = expected_blocks(sequence, self._limits.block_size) - needed
         return max(needed, min(needed + self._pool_growth + max(0, own), reachable))
-
-    def _claimed(self, sequence: SequenceState) -> int:
-        claim = self._claim
-        if claim is None or claim.sequence is sequence or claim.sequence.state is not State.WAITING:
-            return 0
-        return claim.num_blocks
-
-    def _stake_claim(self, sequence: SequenceState, wanted: int, now: float) -> None:
-        waits_long = sequence.admitted or now - sequence.request.arrived_at > AGEING_SECONDS
-        current = self._next_claim
-        if waits_long and (current is None or sequence.number < current.sequence.number):
-            self._next_claim = Claim(sequence, wanted)
 
     def _evict_for(self, needed: int, now: float) -> bool:
         """Preempt borrowers until `needed` blocks are free; none if that would not be enough."""

@@ -12,7 +12,7 @@ from engine.request import Priority
 from engine.scheduler.sequence import SequenceState
 from engine.scheduler.tenant import Tenant
 
-AGEING_SECONDS = 2.0  # unserved for this long, a sequence moves up one class; every class reaches the first
+AGEING_SECONDS = 2.0  # a tenant's line that was not served for this long moves up one class, and another, to the first
 RANK = {Priority.INTERACTIVE: 0, Priority.STANDARD: 1, Priority.BATCH: 2}
 
 
@@ -22,10 +22,15 @@ def class_rank(asked: Priority, allowed: Priority) -> int:
 
 
 def effective_rank(sequence: SequenceState, now: float) -> int:
-    """Return the rank after ageing."""
+    """Return the rank after ageing.
+
+    What ages is the tenant's line of that class, not the request: a tenant with a long backlog has many old requests,
+    and they must not go before the fresh ones of a tenant that has had less service.
+    """
     if sequence.rank == 0:
         return 0
-    return max(0, sequence.rank - int((now - sequence.served_at) / AGEING_SECONDS))
+    since = max(sequence.tenant.lines[sequence.rank].served_at, sequence.request.arrived_at)
+    return max(0, sequence.rank - int((now - since) / AGEING_SECONDS))
 
 
 def lift(tenant: Tenant, busy: Iterable[Tenant], floor: float) -> None:

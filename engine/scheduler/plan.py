@@ -196,12 +196,13 @@ class Scheduler:
         """Share the budget out in prefill chunks: best class first, then the tenant that has had least service."""
         chunks: dict[SequenceState, int] = {}
         blocked: set[Tenant] = set()
-        heap: list[tuple[int, float, int, Tenant]] = []
+        heap: list[tuple[int, float, int, int, Tenant]] = []  # on a tie, what is sooner done goes first
 
         def push(tenant: Tenant) -> None:
             candidate = self._candidate(tenant, prefills, blocked, now)
             if candidate is not None:
-                heapq.heappush(heap, (effective_rank(candidate, now), tenant.counter, candidate.number, tenant))
+                rank = effective_rank(candidate, now)
+                heapq.heappush(heap, (rank, tenant.counter, candidate.remaining, candidate.number, tenant))
 
         contenders = set(prefills)
         if self._admission.has_room():
@@ -209,7 +210,7 @@ class Scheduler:
         for tenant in contenders:
             push(tenant)
         while heap and budget > 0:
-            tenant = heapq.heappop(heap)[3]
+            tenant = heapq.heappop(heap)[-1]
             sequence = self._candidate(tenant, prefills, blocked, now)
             if sequence is None:
                 continue
@@ -250,7 +251,7 @@ class Scheduler:
         if end > sequence.charged:
             sequence.tenant.counter += (end - sequence.charged) * sequence.tenant.prefill_cost
             sequence.charged = end
-        sequence.served_at = now
+        sequence.tenant.lines[sequence.rank].served_at = now
 
     def _build(self, decodes: list[SequenceState], chunks: dict[SequenceState, int]) -> tuple[SequenceStep, ...]:
         """Write the plan down, without those that were preempted after they had been given tokens."""

@@ -45,7 +45,6 @@ class SequenceState:
         "refusal",
         "request",
         "sampling",
-        "served_at",
         "state",
         "stop_ids",
         "table",
@@ -77,7 +76,6 @@ class SequenceState:
         self.evictions = 0  # those for want of memory: after three it runs on reserved blocks
         self.preempted_in = -1  # number of the plan that preempted it last: it does not come back in the same one
         self.kv_block_seconds = 0.0  # of tables given back
-        self.served_at = request.arrived_at  # last time it got tokens; ageing counts from here
         self.policy_stamp = 0  # the tenant's policy under which `max_tokens` was worked out
         self.timer = 0.0  # when it ends if nothing happens before; 0: never
         self.refusal: Refusal | None = None  # why it is parked

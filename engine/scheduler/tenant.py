@@ -22,9 +22,10 @@ _GUESS_STEP = 0.1  # weight of the newest output length in the running mean
 class Line:
     """Waiting sequences of one service class in order of arrival; sequences that come back keep their place."""
 
-    __slots__ = ("_back", "_fresh")
+    __slots__ = ("_back", "_fresh", "served_at")
 
     def __init__(self) -> None:
+        self.served_at = 0.0  # when a sequence of this line last got prefill tokens; ageing counts from here
         self._fresh: OrderedDict[int, SequenceState] = OrderedDict()
         self._back: list[tuple[int, SequenceState]] = []  # those that came back, by number
 

@@ -1,0 +1,170 @@
+"""A pool that is too small for all: who gives way, who never does, and that everybody finishes."""
+
+import random
+
+import pytest
+
+from engine.request import FinishReason, SequenceId, TenantId
+from engine.scheduler.pressure import MAX_EVICTIONS, is_protected
+from tests.engine.world import World
+
+
+def expect_short_outputs(world: World, *tenants: str) -> None:
+    """Let the scheduler believe that outputs end at once, so that it admits more than will fit."""
+    for tenant in tenants:
+        world.scheduler.roster.tenant(TenantId(tenant)).expected_output = 0.0
+
+
+def test_the_largest_borrower_gives_way_newest_first() -> None:
+    """Short of blocks, the tenant furthest above its guarantee loses its newest sequence."""
+    world = World(block_size=4, num_blocks=16, budget=64)
+    world.policy("whale")
+    world.policy("minnow", soft=2)
+    expect_short_outputs(world, "whale", "minnow")
+    whales = [world.submit("whale", 20, 30) for _ in range(2)]
+    minnow = world.submit("minnow", 8, 30)
+    preempted: list[SequenceId] = []
+    while not preempted:
+        world.step()
+        preempted = [one.id for one in world.scheduler.roster.sequences.values() if one.num_preemptions]
+    assert preempted == whales[1:]
+    world.run()
+    for request in (*whales, minnow):
+        world.assert_exact(request)
+        assert world.finished[request] is FinishReason.LENGTH
+
+
+def test_a_guarantee_is_met_within_one_step() -> None:
+    """With the pool full of borrowed blocks, a tenant within its soft limit runs in the very next step."""
+    world = World(block_size=4, num_blocks=20, budget=128)
+    world.policy("whale")
+    world.policy("minnow", soft=8)
+    expect_short_outputs(world, "whale")
+    whales = [world.submit("whale", 38, 8) for _ in range(2)]
+    world.step()
+    assert world.scheduler.memory.pool.num_free == 0
+    minnow = world.submit("minnow", 31, 1)
+    world.step()
+    assert world.finished[minnow] is FinishReason.LENGTH
+    assert world.running() == whales[:1]
+    world.run()
+    for request in whales:
+        world.assert_exact(request)
+
+
+def test_a_need_above_the_guarantee_waits() -> None:
+    """A tenant that would borrow itself takes nothing from another borrower; it runs when blocks are free."""
+    world = World(block_size=4, num_blocks=20, budget=128)
+    world.policy("whale")
+    world.policy("minnow", soft=7)
+    whale = world.submit("whale", 70, 8)
+    world.step()
+    minnow = world.submit("minnow", 31, 1)
+    world.step()
+    assert world.running() == [whale]
+    world.run()
+    assert list(world.finished) == [whale, minnow]
+    assert world.scheduler.roster.num_preemptions == 0
+
+
+def test_no_need_of_others_takes_a_tenant_below_its_guarantee() -> None:
+    """However hard others press, a tenant that stays within soft is never preempted and never waits for blocks."""
+    chance = random.Random(5)
+    world = World(block_size=4, num_blocks=40, max_rows=32, budget=1000)
+    world.policy("guarded", soft=16, blocks=16)
+    for tenant in ("a", "b", "c"):
+        world.policy(tenant, soft=4)
+    guarded: list[SequenceId] = []
+    for _ in range(600):
+        expect_short_outputs(world, "a", "b", "c")
+        world.submit(chance.choice("abc"), chance.randint(1, 40), chance.randint(1, 60))
+        if all(request in world.finished for request in guarded[-2:]):
+            guarded.append(world.submit("guarded", chance.randint(1, 12), chance.randint(1, 16)))
+        world.step()
+        assert guarded[-1] in world.finished or guarded[-1] in world.running()
+    world.run(limit=20_000)
+    assert world.scheduler.roster.num_preemptions > 100
+    for request in guarded:
+        assert world.outputs[request][-1].num_preemptions == 0
+        world.assert_exact(request)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_nobody_is_preempted_for_memory_more_than_three_times(seed: int) -> None:
+    """Constant limits, any load: after three preemptions a request runs to its end, and all requests end whole."""
+    chance = random.Random(seed)
+    world = World(block_size=2, num_blocks=24, max_rows=10, budget=24, max_context=48)
+    for tenant in ("a", "b", "c"):
+        world.policy(tenant, soft=chance.randint(0, 6), blocks=chance.randint(12, 24))
+    most = 0
+    for _ in range(400):
+        expect_short_outputs(world, "a", "b", "c")
+        if chance.random() < 0.5:
+            world.submit(chance.choice("abc"), chance.randint(1, 12), chance.randint(1, 12))
+        world.step()
+        most = max([most, *(one.evictions for one in world.scheduler.roster.sequences.values())])
+    world.run(limit=20_000)
+    assert 0 < most <= MAX_EVICTIONS
+    assert len(world.finished) + len(world.refused) == len(world.requests)
+    for request in world.finished:
+        world.assert_exact(request)
+        assert len(world.tokens[request]) == world.granted[request]
+
+
+def test_a_protected_sequence_runs_on_reserved_blocks() -> None:
+    """Preempted three times, a request comes back with all that it may need promised, and is left alone."""
+    world = World(block_size=4, num_blocks=16, budget=64)
+    world.policy("whale")
+    world.policy("minnow")
+    victim = world.submit("whale", 8, 40)
+    world.step()
+    state = world.scheduler.roster.sequences[victim]
+    state.evictions = MAX_EVICTIONS
+    world.scheduler.roster.preempt(state, -1, world.now)
+    assert is_protected(state)
+    world.step()
+    assert state.table is not None
+    assert len(state.table.blocks) + state.table.reserved == 12
+    for _ in range(10):
+        world.submit("minnow", 8, 30)
+    world.run(limit=5000)
+    assert world.outputs[victim][-1].num_preemptions == 1
+    assert len(world.tokens[victim]) == 40
+    world.assert_exact(victim)
+
+
+def test_a_preempted_request_keeps_its_place() -> None:
+    """It resumes before requests of its tenant that came later, and goes on from its tokens."""
+    world = World(block_size=4, budget=64)
+    world.policy("minnow", max_running=2)
+    requests = [world.submit("minnow", 4, 12) for _ in range(4)]
+    for _ in range(3):
+        world.step()
+    state = world.scheduler.roster.sequences[requests[1]]
+    had = list(world.tokens[requests[1]])
+    world.scheduler.roster.preempt(state, -1, world.now)
+    world.step()
+    assert world.running() == requests[:2]
+    assert world.tokens[requests[1]][: len(had)] == had
+    world.run()
+    assert list(world.finished)[:2] == requests[:2]
+    world.assert_exact(requests[1])
+
+
+def test_a_large_request_is_not_starved_by_small_ones() -> None:
+    """Small requests that would always fit in the gaps cannot keep a large one waiting for ever."""
+    world = World(block_size=4, num_blocks=32, max_rows=16, budget=64)
+    world.policy("whale")
+    world.policy("minnow", max_running=16)
+    for _ in range(6):
+        world.submit("minnow", 8, 40)
+    world.step(0.05)
+    whale = world.submit("whale", 100, 8)
+    for _ in range(400):
+        if len(world.scheduler.roster.sequences) < 12:
+            world.submit("minnow", 8, 40)
+        world.step(0.05)
+        if whale in world.finished:
+            break
+    assert world.finished[whale] is FinishReason.LENGTH
+    world.assert_exact(whale)

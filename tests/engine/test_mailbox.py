@@ -1,0 +1,101 @@
+"""Frames to messages and back, over a real socket pair."""
+
+import time
+from collections.abc import Iterator
+
+import pytest
+import zmq
+
+from engine import ipc
+from engine.loop import Cancel, Submit
+from engine.mailbox import FrameMailbox
+from engine.policy import PolicyUpdate
+from engine.request import FinishReason, Priority, RefusalCode, SequenceId
+from engine.scheduler.outputs import Refusal, RequestOutput
+from tests.engine.test_core import policy_frame, submit_frame
+
+
+@pytest.fixture
+def sockets() -> Iterator[tuple[zmq.Socket[bytes], zmq.Socket[bytes]]]:
+    """A connected pair: the front's end and the core's."""
+    with zmq.Context() as context, context.socket(zmq.PAIR) as front, context.socket(zmq.PAIR) as core:
+        for socket in (front, core):
+            socket.set(zmq.LINGER, 0)
+            socket.set(zmq.SNDHWM, 0)
+            socket.set(zmq.RCVHWM, 0)
+        front.bind("inproc://link")
+        core.connect("inproc://link")
+        yield front, core
+
+
+Sockets = tuple[zmq.Socket[bytes], zmq.Socket[bytes]]
+
+
+def test_reads_every_kind_of_message_in_order(sockets: Sockets) -> None:
+    """One receive returns all that has come, translated."""
+    front, core = sockets
+    frames = (policy_frame(version=4), submit_frame(9, priority="batch", seed=-1), ipc.CancelFrame([9], "stop"))
+    for frame in frames:
+        front.send(ipc.encode(frame))
+    policy, submit, cancel = FrameMailbox(core).receive(5.0)
+    assert isinstance(policy, PolicyUpdate)
+    assert (policy.version, policy.tenants[0].max_running) == (4, 4)
+    assert isinstance(submit, Submit)
+    assert (submit.sequence, submit.request.priority, submit.request.sampling.seed) == (9, Priority.BATCH, -1)
+    assert cancel == Cancel((SequenceId(9),), FinishReason.STOP)
+
+
+def test_a_deadline_in_unix_seconds_becomes_the_cores_own(sockets: Sockets) -> None:
+    """Clocks differ between processes; what is left of the deadline does not."""
+    front, core = sockets
+    front.send(ipc.encode(submit_frame(1, deadline=time.time() + 30.0)))
+    front.send(ipc.encode(submit_frame(2, deadline=time.time() - 30.0)))
+    front.send(ipc.encode(submit_frame(3)))
+    later, past, none = FrameMailbox(core).receive(5.0)
+    assert isinstance(later, Submit)
+    assert isinstance(past, Submit)
+    assert isinstance(none, Submit)
+    assert later.request.deadline - time.monotonic() == pytest.approx(30.0, abs=2.0)
+    assert past.request.deadline == past.request.arrived_at
+    assert none.request.deadline == 0.0
+
+
+def test_waits_no_longer_than_it_is_told(sockets: Sockets) -> None:
+    """Without a frame an idle receive returns nothing after its time, and a busy one at once."""
+    mailbox = FrameMailbox(sockets[1])
+    start = time.monotonic()
+    assert list(mailbox.receive(0.05)) == []
+    assert 0.04 < time.monotonic() - start < 5.0
+    assert list(mailbox.receive(0)) == []
+
+
+def test_a_flood_leaves_time_for_steps(sockets: Sockets) -> None:
+    """However much has come, one receive reads a bounded part of it and leaves the rest for the next."""
+    front, core = sockets
+    for number in range(5000):
+        front.send(ipc.encode(ipc.CancelFrame([number])))
+    mailbox = FrameMailbox(core)
+    first = list(mailbox.receive(5.0))
+    assert 0 < len(first) < 5000
+    assert len(first) + len(list(mailbox.receive(0))) == 5000
+
+
+def test_writes_a_steps_outputs_in_one_frame(sockets: Sockets) -> None:
+    """Tokens, ends and refusals arrive as they were reported."""
+    front, core = sockets
+    refusal = Refusal(RefusalCode.KV_LIMIT, "too large", "max_tokens")
+    outputs = [
+        RequestOutput(SequenceId(1), (5,), 2.5, 1, admitted_max_tokens=7, queue_seconds=0.5),
+        RequestOutput(SequenceId(2), finish_reason=FinishReason.LENGTH, message="deadline"),
+        RequestOutput(SequenceId(3), refusal=refusal),
+    ]
+    FrameMailbox(core).outputs(11, outputs)
+    frame = ipc.decode_to_front(front.recv())
+    assert isinstance(frame, ipc.StepFrame)
+    assert frame.step == 11
+    tokens, end, refused = frame.outputs
+    assert tokens == ipc.Output(
+        handle=1, token_ids=[5], kv_byte_seconds=2.5, num_preemptions=1, admitted_max_tokens=7, queue_seconds=0.5
+    )
+    assert (end.finish_reason, end.message) == ("length", "deadline")
+    assert (refused.refusal_code, refused.message, refused.field) == ("kv_limit", "too large", "max_tokens")
