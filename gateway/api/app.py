@@ -73,7 +73,7 @@ async def ready(request: Request) -> Response:
         return JSONResponse({"status": "stopping"}, 503)
     if not web.registry.num_connected:
         return JSONResponse({"status": "no engine worker is connected"}, 503)
-    return JSONResponse({"status": "ok", "workers": web.registry.num_connected})
+    return JSONResponse({"status": "ok", "workers": web.registry.num_connected, "requests": web.drain.num_live})
 
 
 async def _refuse(request: Request, error: Exception) -> Response:

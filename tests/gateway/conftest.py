@@ -11,7 +11,7 @@ from tests.gateway.wire.stack import Stack, TenantInTest, running_stack
 
 
 @pytest.fixture(scope="session")
-def stack() -> Iterator[Stack]:
+def shared_stack() -> Iterator[Stack]:
     """A deployment with two workers: `tiny`, and `plain`, which has another model and no chat template."""
     with tempfile.TemporaryDirectory(prefix="tollgate-wire-") as name:  # short: it holds unix sockets
         folder = Path(name)
@@ -21,6 +21,13 @@ def stack() -> Iterator[Stack]:
         }
         with running_stack(folder, models) as running:
             yield running
+
+
+@pytest.fixture
+def stack(shared_stack: Stack) -> Iterator[Stack]:
+    """The deployment; closes the test's clients."""
+    yield shared_stack
+    shared_stack.close_clients()
 
 
 @pytest.fixture

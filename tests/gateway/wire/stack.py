@@ -120,6 +120,7 @@ class Stack:
     workers: dict[str, EngineWorker]
     database: str
     _seed: "subprocess.Popen[str]" = field(repr=False)
+    _clients: list[OpenAI] = field(default_factory=list, repr=False)
 
     @property
     def url(self) -> str:
@@ -142,7 +143,14 @@ class Stack:
 
     def openai(self, key: str, **options: Any) -> OpenAI:
         """Return the real SDK pointed here."""
-        return OpenAI(base_url=f"{self.url}/v1", api_key=key, **({"max_retries": 0, "timeout": 60} | options))
+        options = {"max_retries": 0, "timeout": 60, "base_url": f"{self.url}/v1"} | options
+        self._clients.append(OpenAI(api_key=key, **options))
+        return self._clients[-1]
+
+    def close_clients(self) -> None:
+        """Close the clients of one test."""
+        while self._clients:
+            self._clients.pop().close()
 
     def http(self, key: str = "") -> httpx.Client:
         """Return a plain HTTP client."""
