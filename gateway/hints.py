@@ -116,3 +116,6 @@ class HintPublisher:
             if self._away:
                 log.info("redis_back")
             self._away = False
+        task = asyncio.current_task()
+        if task is not None and task.cancelling():
+            raise asyncio.CancelledError  # the client has been seen to swallow a cancellation

@@ -33,7 +33,7 @@ async def run(settings: ControllerSettings) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stopping.set)
     threads = DatabaseThreads()
-    work = asyncio.create_task(_work(settings, threads))
+    work = asyncio.create_task(control(settings, threads))
     stop = asyncio.create_task(stopping.wait())
     try:
         await asyncio.wait({work, stop}, return_when=asyncio.FIRST_COMPLETED)
@@ -47,7 +47,7 @@ async def run(settings: ControllerSettings) -> None:
         log.info("controller_stopped")
 
 
-async def _work(settings: ControllerSettings, threads: DatabaseThreads) -> None:
+async def control(settings: ControllerSettings, threads: DatabaseThreads) -> None:
     hints = HintPublisher(settings.redis_url)
     async with asyncio.TaskGroup() as tasks:
         tasks.create_task(hints.run(), name="hints")

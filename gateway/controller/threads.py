@@ -1,12 +1,18 @@
 """Django's ORM kept off the event loop: a few threads, each with its own database connection."""
 
 import asyncio
+import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import ParamSpec, TypeVar
 
+import structlog
 from django.db import close_old_connections, connections
+
+CLOSE_SECONDS = 5.0  # how long a call that still runs may take when the process ends
+
+log = structlog.get_logger("controller")
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -30,9 +36,18 @@ class DatabaseThreads:
 
     def close(self) -> None:
         """Let running calls end and close every thread's connection; the object is of no use afterwards."""
+        together = threading.Barrier(self._size)  # so that each thread gets one of the tasks
         for _ in range(self._size):
-            self._pool.submit(connections.close_all)
+            self._pool.submit(_close, together)
         self._pool.shutdown(wait=True)
+
+
+def _close(together: threading.Barrier) -> None:
+    try:
+        together.wait(CLOSE_SECONDS)
+    except threading.BrokenBarrierError:
+        log.warning("database_threads_busy", seconds=CLOSE_SECONDS)
+    connections.close_all()
 
 
 def _run(bound: Callable[[], R]) -> R:

@@ -31,9 +31,10 @@ class ControlError(Exception):
 class ControlStream:
     """An open stream whose worker has greeted. Made by `open_control`."""
 
-    def __init__(self, call: Any, hello: pb.Hello) -> None:
+    def __init__(self, call: Any, events: AsyncIterator[pb.ControlEvent], hello: pb.Hello) -> None:
         self.hello = hello
         self._call = call
+        self._events = events
         self._outbox: asyncio.Queue[pb.ControlCommand] = asyncio.Queue()
 
     def send(self, command: pb.ControlCommand) -> None:
@@ -48,7 +49,7 @@ class ControlStream:
         """
         writer = asyncio.create_task(self._write(), name="control writer")
         try:
-            async for event in self._call:
+            async for event in self._events:
                 yield event
         except grpc.aio.AioRpcError as error:
             raise ControlError(describe(error)) from error
@@ -76,7 +77,8 @@ async def open_control(dial: Dial) -> AsyncIterator[ControlStream]:
         stub = EngineStub(channel)  # type: ignore[no-untyped-call]  # generated code
         call = stub.Control(metadata=(("authorization", f"Bearer {dial.token}"),))
         try:
-            yield ControlStream(call, await _read_hello(call))
+            events = aiter(call)  # one iterator for all: grpc forbids read() beside it
+            yield ControlStream(call, events, await _read_hello(events))
         finally:
             call.cancel()
     finally:
@@ -94,17 +96,16 @@ async def _open_channel(dial: Dial) -> grpc.aio.Channel:
     return grpc.aio.insecure_channel(dial.address, options=_OPTIONS)
 
 
-async def _read_hello(call: Any) -> pb.Hello:
+async def _read_hello(events: AsyncIterator[pb.ControlEvent]) -> pb.Hello:
     try:
         async with asyncio.timeout(HELLO_SECONDS):
-            event = await call.read()
+            event = await anext(events)
     except TimeoutError as error:
         raise ControlError(f"no Hello within {HELLO_SECONDS:g} s") from error
+    except StopAsyncIteration as error:
+        raise ControlError("the worker closed the stream without a Hello") from error
     except grpc.aio.AioRpcError as error:
         raise ControlError(describe(error)) from error
-    if not isinstance(event, pb.ControlEvent):
-        # The end of the stream; the reason is the call's status, not an exception of read().
-        raise ControlError(f"{(await call.code()).name}: {await call.details()}")
     if event.WhichOneof("event") != "hello":
         raise ControlError(f"the first event is {event.WhichOneof('event')!r}, not hello")
     return event.hello

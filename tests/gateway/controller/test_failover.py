@@ -1,0 +1,119 @@
+"""One controller is active; when it goes, or loses its connection to Postgres, control goes on and nothing is lost."""
+
+import asyncio
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from django.db import connection
+
+from gateway.controller.ledger import TERM_BITS
+from gateway.controller.leadership import LOCK_ID
+from tests.gateway.controller.conftest import Process, controller, in_thread, set_hard, until, until_stored
+from tests.gateway.controller.scripted_worker import scripted_worker
+from tests.gateway.controller.test_policy_push import all_applied, join
+from tests.gateway.controller.test_usage_delivery import stored
+
+
+def rows(query: str) -> list[tuple[Any, ...]]:
+    """Run a query."""
+    with connection.cursor() as cursor:
+        cursor.execute(query)
+        return list(cursor.fetchall())
+
+
+HOLDERS = (
+    f"SELECT pid FROM pg_locks WHERE locktype = 'advisory' AND granted"
+    f" AND ((classid::bigint << 32) | objid::bigint) = {LOCK_ID}"
+    " AND database = (SELECT oid FROM pg_database WHERE datname = current_database())"
+)
+
+
+def test_a_second_controller_takes_over(tenant: str, sockets: Path, start_process: Callable[..., Process]) -> None:
+    """After kill -9 of the active controller the one that stands by pushes the next version within seconds."""
+
+    async def story() -> None:
+        async with scripted_worker("orphan", sockets) as worker:
+            await join(worker)
+            first = await asyncio.to_thread(start_process)
+            await until_stored(lambda: all_applied(1), 30)
+            second = await asyncio.to_thread(start_process)
+            await until(lambda: "controller_stands_by" in second.log(), 30)
+            first_epoch = worker.mark[1]
+            await asyncio.to_thread(first.kill)
+            killed_at = time.monotonic()
+            version = await in_thread(lambda: set_hard(tenant, 1, 33 << 20))
+            await until_stored(lambda: all_applied(version))
+            assert time.monotonic() - killed_at < 5
+            assert worker.grants[tenant].kv_hard_bytes == 33 << 20
+            assert worker.mark[1] >> TERM_BITS > first_epoch >> TERM_BITS
+            assert len(await in_thread(lambda: rows(HOLDERS))) == 1
+
+    asyncio.run(story())
+
+
+def test_sigterm_ends_it_cleanly(tenant: str, sockets: Path, start_process: Callable[..., Process]) -> None:
+    """SIGTERM closes the streams, releases the lock and exits with 0 within two seconds."""
+
+    async def story() -> None:
+        async with scripted_worker("left", sockets) as worker:
+            await join(worker)
+            process = await asyncio.to_thread(start_process)
+            await until(lambda: worker.pushes, 30)
+            process.popen.send_signal(signal.SIGTERM)
+            status = await asyncio.to_thread(process.popen.wait, 5)
+            assert status == 0, process.log()
+            await until(lambda: not worker.connected)
+            assert await in_thread(lambda: rows(HOLDERS)) == []
+            assert "Traceback" not in process.log()
+
+    asyncio.run(story())
+
+
+def test_a_terminated_lock_connection_costs_nothing(tenant: str, sockets: Path) -> None:
+    """The leader steps down at once, is elected again, and no policy or usage is lost or doubled."""
+
+    async def story() -> None:
+        async with scripted_worker("steady", sockets) as worker, controller():
+            await join(worker)
+            await until_stored(lambda: all_applied(1))
+            version, expected = 1, []
+            for turn in range(3):
+                streams = worker.num_streams
+                worker.use(2 * turn + 1, f"r-{turn}-before", tenant)
+                await in_thread(lambda: rows(f"SELECT pg_terminate_backend(pid) FROM ({HOLDERS}) AS holder"))
+                worker.use(2 * turn + 2, f"r-{turn}-after", tenant)
+                version = await in_thread(lambda at=version, hard=turn: set_hard(tenant, at, (40 + hard) << 20))
+                await until_stored(lambda at=version: all_applied(at))
+                await until(lambda: not worker.journal)
+                assert worker.num_streams > streams
+                expected += [(f"r-{turn}-after", 5), (f"r-{turn}-before", 5)]
+            assert await in_thread(stored) == expected
+            assert worker.grants[tenant].kv_hard_bytes == 42 << 20
+
+    asyncio.run(story())
+
+
+def test_all_connections_terminated_at_once_costs_nothing(tenant: str, sockets: Path) -> None:
+    """The connections that the domain functions use are replaced as well."""
+    [(own,)] = rows("SELECT pg_backend_pid()")
+
+    async def story() -> None:
+        others = (
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
+            f" WHERE datname = current_database() AND pid NOT IN (pg_backend_pid(), {own})"
+        )
+        async with scripted_worker("lonely", sockets) as worker, controller():
+            await join(worker)
+            await until_stored(lambda: all_applied(1))
+            worker.use(1, "r-1", tenant)
+            await in_thread(lambda: rows(others))
+            worker.use(2, "r-2", tenant)
+            version = await in_thread(lambda: set_hard(tenant, 1, 44 << 20))
+            await until_stored(lambda: all_applied(version))
+            await until(lambda: not worker.journal)
+            assert await in_thread(stored) == [("r-1", 5), ("r-2", 5)]
+
+    asyncio.run(story())
