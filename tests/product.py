@@ -34,6 +34,7 @@ class RunningProduct:
     var_dir: Path
     port: int
     output: Path  # what `up` said
+    started_at: float = field(default_factory=time.time)
     serve: dict[str, Any] = field(default_factory=dict)  # the content of serve.json
 
     def log(self, program: str) -> str:
@@ -52,8 +53,12 @@ class RunningProduct:
     def wait_ready(self) -> None:
         """Wait for serve.json and read it."""
         path = self.var_dir / "serve.json"
-        wait_for(lambda: path.exists() or self.process.poll() is not None, READY_SECONDS, "serve.json", self.said)
-        assert path.exists(), f"`manage.py up` ended with {self.process.returncode}:\n{self.said()}"
+
+        def written() -> bool:  # by this instance: a killed one leaves its own
+            return path.exists() and path.stat().st_mtime >= self.started_at
+
+        wait_for(lambda: written() or self.process.poll() is not None, READY_SECONDS, "serve.json", self.said)
+        assert written(), f"`manage.py up` ended with {self.process.returncode}:\n{self.said()}"
         self.serve = json.loads(path.read_text())
 
     def stop(self) -> int:
@@ -63,12 +68,15 @@ class RunningProduct:
         return self.process.wait(STOP_SECONDS)
 
 
-def start_product(var_dir: Path, env: Mapping[str, str], *, port: int = 0) -> RunningProduct:
-    """Start `manage.py up` without waiting for it. `port` 0: a free one."""
+def start_product(
+    var_dir: Path, env: Mapping[str, str], *, port: int = 0, output: Path | None = None
+) -> RunningProduct:
+    """Start `manage.py up` without waiting for it. `port` 0: a free one; `output`: beside `var_dir` by default."""
     port = port or free_port()
     inherited = {name: value for name, value in os.environ.items() if name not in NOT_INHERITED}
     settings = {"TOLLGATE_VAR": str(var_dir), "PORT": str(port), "ENGINE_KV_BYTES": "64MiB"}
-    output = var_dir.with_name(f"{var_dir.name}.{port}.out")
+    output = output or var_dir.with_name(f"{var_dir.name}.{port}.out")
+    started_at = time.time()
     with output.open("wb") as stream:
         process = subprocess.Popen(
             [sys.executable, "manage.py", "up"],
@@ -78,7 +86,7 @@ def start_product(var_dir: Path, env: Mapping[str, str], *, port: int = 0) -> Ru
             stdout=stream,
             stderr=stream,
         )
-    return RunningProduct(process=process, var_dir=var_dir, port=port, output=output)
+    return RunningProduct(process=process, var_dir=var_dir, port=port, output=output, started_at=started_at)
 
 
 @contextlib.contextmanager
