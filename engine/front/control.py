@@ -8,11 +8,12 @@ import asyncio
 import time
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable
-from typing import Protocol
+from typing import Any, Protocol
 
 import grpc
 import structlog
 
+from engine.errors import ProtocolError
 from engine.front.journal import Journal
 from engine.protocol import pb
 
@@ -43,7 +44,11 @@ class ControlPlane(Protocol):
         ...
 
     def push_policy(self, push: pb.PolicyPush) -> pb.Applied | None:
-        """Take a push; return the ack at once when it is older than what is applied."""
+        """Take a push; return the ack at once when it is not newer than what is here.
+
+        Raises:
+            ProtocolError: it names a policy that cannot be in force.
+        """
         ...
 
     def drain(self, draining: bool) -> None:
@@ -55,30 +60,37 @@ class ControlStream:
     """One controller's stream."""
 
     def __init__(self, plane: ControlPlane, journal: Journal) -> None:
-        self.superseded = asyncio.Event()
+        self.ended: asyncio.Future[tuple[grpc.StatusCode, str]] = asyncio.get_running_loop().create_future()
         self._plane = plane
         self._journal = journal
         self._wake = asyncio.Event()
         self._applied: deque[pb.Applied] = deque(maxlen=_APPLIED_KEPT)
         self._stats_due = False
         self._records_due = True
-        self._sent = self._highest_sent = self._acked = 0
+        self._sent = self._highest_sent = 0
+        self._acked: int | None = None  # None until the first record was sent: its predecessors are not in the journal
         self._progress_at = time.monotonic()
 
     async def serve(self, commands: AsyncIterator[pb.ControlCommand], write: Write) -> None:
-        """Serve until the controller closes its side or a newer stream takes over; transport errors pass through."""
-        tasks = [
-            asyncio.create_task(self._read(commands)),
-            asyncio.create_task(self._send(write)),
-            asyncio.create_task(self.superseded.wait()),
-        ]
+        """Serve until the controller closes its side or `end` is called.
+
+        Raises:
+            ProtocolError: the controller sent what no worker takes.
+        """
+        tasks = [asyncio.create_task(self._read(commands)), asyncio.create_task(self._send(write))]
+        ending: set[asyncio.Future[Any]] = {*tasks, self.ended}
         try:
-            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            done, _ = await asyncio.wait(ending, return_when=asyncio.FIRST_COMPLETED)
             for task in done:
                 task.result()
         finally:
             for task in tasks:
                 task.cancel()
+
+    def end(self, code: grpc.StatusCode, details: str) -> None:
+        """End the stream with a status; the first call decides it."""
+        if not self.ended.done():
+            self.ended.set_result((code, details))
 
     def applied(self, applied: pb.Applied) -> None:
         """Send an ack."""
@@ -110,7 +122,7 @@ class ControlStream:
     def _take_ack(self, up_to: int) -> None:
         # Nothing that this stream has not delivered can have been stored by its controller.
         up_to = min(up_to, self._highest_sent)
-        if up_to <= self._acked:
+        if self._acked is None or up_to <= self._acked:
             return
         self._acked = up_to
         self._sent = max(self._sent, up_to)
@@ -128,7 +140,7 @@ class ControlStream:
                 self._stats_due = False
                 self._resend_when_late()
                 await write(pb.ControlEvent(stats=self._plane.stats()))
-            if self._records_due and self._sent - self._acked < _UNACKED_RECORDS:
+            if self._records_due and self._sent - (self._acked or 0) < _UNACKED_RECORDS:
                 await self._send_records(write)
                 continue
             if not (self._applied or self._stats_due):
@@ -154,14 +166,13 @@ class ControlStream:
         self._sent = entries[-1].sequence
         self._highest_sent = max(self._highest_sent, self._sent)
         self._records_due = True
-        if self._acked == 0:
-            # The window counts from the first record that is here, whatever its sequence.
+        if self._acked is None:
             self._acked = entries[0].sequence - 1
             self._progress_at = time.monotonic()
         await write(pb.ControlEvent(usage=pb.UsageBatch(records=records)))
 
     def _resend_when_late(self) -> None:
-        if self._sent == self._acked:
+        if self._acked is None or self._sent == self._acked:
             self._progress_at = time.monotonic()
         elif time.monotonic() - self._progress_at > _RESEND_SECONDS:
             log.warning("usage_resent", after=self._acked, up_to=self._sent)
@@ -201,14 +212,22 @@ class ControlHub:
         """Serve a new stream and end the old one."""
         stream = ControlStream(self._plane, self._journal)
         if self._current is not None:
-            self._current.superseded.set()
+            self._current.end(grpc.StatusCode.ABORTED, "a newer control stream has taken over")
         self._current = stream
         log.info("controller_connected")
         try:
             await stream.serve(commands, context.write)
+        except ProtocolError as error:
+            log.error("controller_refused", error=str(error))
+            stream.end(grpc.StatusCode.INVALID_ARGUMENT, str(error))
         finally:
             if self._current is stream:
                 self._current = None
-            log.info("controller_gone", superseded=stream.superseded.is_set())
-        if stream.superseded.is_set():
-            await context.abort(grpc.StatusCode.ABORTED, "a newer control stream has taken over")
+            log.info("controller_gone")
+        if stream.ended.done():
+            await context.abort(*stream.ended.result())
+
+    def stop(self) -> None:
+        """End the stream: the worker is going. What was not acked is sent again by its successor."""
+        if self._current is not None:
+            self._current.end(grpc.StatusCode.UNAVAILABLE, "the worker is shutting down")

@@ -19,6 +19,7 @@ from engine.front.link import Link, link_folder, link_path
 _FIRST_DELAY_SECONDS, _LAST_DELAY_SECONDS = 0.1, 5.0
 _STEADY_SECONDS = 10.0  # a core that was ready this long starts the back-off anew
 _STOP_SECONDS = 3.0
+_NOT_STARTED = 126  # the exit status that a shell gives to a command that cannot be run
 _CONFIG_EXIT = 2  # the core's exit status for settings that it cannot serve with
 
 CORE_COMMAND = (sys.executable, "-m", "engine.core")
@@ -80,7 +81,11 @@ class CoreProcess:
         """Run one core from start to end and return its exit status."""
         self._link = link = Link(self._context, link_path(self._folder, number))
         try:
-            process = await self._start(link)
+            try:
+                process = await self._start(link)
+            except OSError as error:
+                log.error("core_not_started", error=str(error))
+                return _NOT_STARTED
             log.info("core_started", pid=process.pid)
             try:
                 return await self._watch(watcher, link, process)

@@ -118,6 +118,8 @@ class Dispatcher:
             return _refused(RefusalCode.DRAINING, "this worker is draining: send the request to another one")
         if self.unavailable or self._folder is None:
             return _refused(RefusalCode.UNAVAILABLE, f"{self.unavailable or 'the model is loading'}: try again soon")
+        if self._meter.failure:
+            return _refused(RefusalCode.UNAVAILABLE, "this worker cannot store usage: its disk refuses to be written")
         if len(self._live) >= MAX_REQUESTS:
             return _refused(
                 RefusalCode.QUEUE_FULL, f"this worker holds {MAX_REQUESTS} requests, its limit: try again soon"

@@ -15,7 +15,7 @@ import zmq
 import zmq.asyncio
 
 from engine import ipc
-from engine.errors import ConfigError, ProtocolError
+from engine.errors import ConfigError, CoreError, ProtocolError
 
 PATH_MAX_BYTES = 107  # of a unix socket address
 _PREFIX = "core-"
@@ -30,7 +30,11 @@ class Link:
         self._socket.set(zmq.LINGER, 0)
         self._socket.set(zmq.SNDHWM, 0)
         self._socket.set(zmq.RCVHWM, 0)
-        self._socket.bind(self.endpoint)
+        try:
+            self._socket.bind(self.endpoint)
+        except zmq.ZMQError as error:
+            self._socket.close()
+            raise CoreError(f"no link to the core: {self.endpoint} cannot be bound ({error})") from error
 
     @property
     def endpoint(self) -> str:

@@ -61,6 +61,11 @@ class Meter:
         """Requests whose usage is not in the journal yet."""
         return len(self._table)
 
+    @property
+    def failure(self) -> str:
+        """Why usage cannot be stored at the moment; empty: it can."""
+        return self._journal.failure
+
     def watch(self, on_record: Callable[[], None]) -> None:
         """Call `on_record` after each commit of usage records."""
         self._on_record = on_record

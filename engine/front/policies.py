@@ -1,8 +1,10 @@
 """The policy that this worker was given last: the merge of snapshots and deltas, and what the core has taken up."""
 
+import math
 from collections.abc import Iterable
 
 from engine import ipc
+from engine.errors import ProtocolError
 from engine.protocol import pb
 from engine.request import Priority
 
@@ -40,7 +42,13 @@ class PolicyBook:
         return self._order
 
     def take(self, push: pb.PolicyPush) -> bool:
-        """Merge a push. Return False, and change nothing, when it is not newer than what is here."""
+        """Merge a push. Return False, and change nothing, when it is not newer than what is here.
+
+        Raises:
+            ProtocolError: a tenant of it cannot be served: a core would ignore the push as a whole.
+        """
+        for tenant in push.tenants:
+            _check(tenant)
         if (push.version, push.epoch) <= self._order:
             return False
         if push.snapshot:
@@ -67,6 +75,13 @@ def policy_frame(push: pb.PolicyPush) -> ipc.PolicyFrame:
         tenants=[_tenant(tenant) for tenant in push.tenants],
         removed=list(push.removed_tenants),
     )
+
+
+def _check(policy: pb.TenantPolicy) -> None:
+    if not policy.tenant:
+        raise ProtocolError("a policy names no tenant")
+    if not (math.isfinite(policy.weight) and policy.weight > 0):
+        raise ProtocolError(f"weight {policy.weight} of tenant {policy.tenant} must be above 0")
 
 
 def _tenant(policy: pb.TenantPolicy) -> ipc.PolicyTenant:

@@ -77,10 +77,7 @@ class EngineService(rpc.EngineServicer):
         try:
             if self._stopping:
                 connection.no_more_commands()
-            ending: set[asyncio.Future[Any]] = {writing, connection.failed}
-            await asyncio.wait(ending, return_when=asyncio.FIRST_COMPLETED)
-            if writing.done():
-                writing.result()
+            await self._until_over(connection, reading, writing)
         finally:
             self._connections.discard(connection)
             self._dispatcher.drop(connection)
@@ -100,20 +97,25 @@ class EngineService(rpc.EngineServicer):
         await self._hub.serve(request_iterator, context)
 
     def stop(self) -> None:
-        """End every Generate stream once its events are out."""
+        """End every Generate stream once its events are out, and the Control stream."""
         self._stopping = True
+        self._hub.stop()
         for connection in self._connections:
             connection.no_more_commands()
 
+    async def _until_over(
+        self, connection: Connection, reading: "asyncio.Task[None]", writing: "asyncio.Task[None]"
+    ) -> None:
+        """Return when the connection has failed or everything is written; raise what reading or writing raised."""
+        waiting: set[asyncio.Future[Any]] = {reading, writing, connection.failed}
+        while not (writing.done() or connection.failed.done()):
+            done, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+            for future in done:
+                future.result()
+
     async def _read(self, connection: Connection, commands: AsyncIterator[pb.Command]) -> None:
-        try:
-            async for command in commands:
-                self._command(connection, command)
-        except Exception as error:
-            if not isinstance(error, grpc.RpcError | grpc.aio.UsageError):
-                log.exception("command_failed")
-            connection.fail(grpc.StatusCode.INTERNAL, "the worker could not take a command")
-            raise
+        async for command in commands:
+            self._command(connection, command)
         connection.no_more_commands()
 
     def _command(self, connection: Connection, command: pb.Command) -> None:

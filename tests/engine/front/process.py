@@ -69,10 +69,10 @@ class WorkerProcess:
         return self
 
     def events(self, name: str) -> list[dict[str, Any]]:
-        """Return the log's events of one name."""
+        """Return the front's log events of one name."""
         lines = self._log.read_text().splitlines()
         events = [json.loads(line) for line in lines if line.startswith("{") and line.endswith("}")]
-        return [event for event in events if event["event"] == name]
+        return [event for event in events if event["event"] == name and event["process"] == "engine"]
 
     def wait_ready(self, cores: int = 1) -> "WorkerProcess":
         """Wait until `cores` cores in all have become ready, and the model is read."""

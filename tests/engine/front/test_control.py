@@ -31,12 +31,12 @@ def test_policy_is_applied_and_older_pushes_are_only_acked(worker: WorkerProcess
         async with channel(worker.address) as client:
             control = client.control()
             await control.push(
-                pb.PolicyPush(version=5, epoch=1, snapshot=True, tenants=[pb.TenantPolicy(tenant="new")])
+                pb.PolicyPush(version=5, epoch=1, snapshot=True, tenants=[pb.TenantPolicy(tenant="new", weight=1)])
             )
             first = (await control.until(lambda event: event.HasField("applied"))).applied
             assert (first.version, first.epoch) == (5, 1)
             assert first.at > 0
-            await control.push(pb.PolicyPush(version=4, snapshot=True, tenants=[pb.TenantPolicy(tenant="old")]))
+            await control.push(pb.PolicyPush(version=4, snapshot=True, tenants=[pb.TenantPolicy(tenant="old", weight=1)]))
             late = (await control.until(lambda event: event.HasField("applied"))).applied
             assert late == first
             hello = (await client.control().read()).hello

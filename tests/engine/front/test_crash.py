@@ -62,8 +62,8 @@ def test_new_core_gets_the_last_policy(worker: WorkerProcess, run: Run) -> None:
     async def story() -> None:
         async with channel(worker.address) as client:
             control = client.control()
-            await control.push(pb.PolicyPush(version=3, snapshot=True, tenants=[pb.TenantPolicy(tenant="a")]))
-            await control.push(pb.PolicyPush(version=4, tenants=[pb.TenantPolicy(tenant="b")]))
+            await control.push(pb.PolicyPush(version=3, snapshot=True, tenants=[pb.TenantPolicy(tenant="a", weight=1)]))
+            await control.push(pb.PolicyPush(version=4, tenants=[pb.TenantPolicy(tenant="b", weight=1)]))
             await control.until(lambda event: event.applied.version == 4)
             os.kill(worker.core_pid, signal.SIGKILL)
             worker.wait_ready(cores=2)
@@ -121,7 +121,7 @@ def test_policy_outlives_the_worker(make_worker: StartWorker, run: Run) -> None:
     async def before() -> None:
         async with channel(worker.address) as client:
             await client.use_policy(
-                pb.PolicyPush(version=9, epoch=2, snapshot=True, tenants=[pb.TenantPolicy(tenant="a")])
+                pb.PolicyPush(version=9, epoch=2, snapshot=True, tenants=[pb.TenantPolicy(tenant="a", weight=1)])
             )
             # A stream that sees a usage record has seen the journal commit after the policy was saved.
             stream, control = client.generate(), client.control()

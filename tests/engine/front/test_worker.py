@@ -5,7 +5,9 @@ import os
 import random
 import signal
 import time
+from pathlib import Path
 
+import grpc
 import pytest
 
 from engine.protocol import pb
@@ -137,7 +139,7 @@ def test_front_killed_in_mid_stream(make_worker: StartWorker, run: Run) -> None:
             number = await stream.submit([1, 5, 9], request_id="cut", sampling=LONG)
             await stream.tokens(number, 20)
             worker.kill()
-            with pytest.raises((EOFError, Exception), match="UNAVAILABLE|Socket closed|closed"):
+            with pytest.raises(grpc.aio.AioRpcError):
                 await stream.end(number)
             seen = len(stream.token_ids(number))
 
@@ -203,6 +205,5 @@ def test_many_streams_keep_pace(make_worker: StartWorker, run: Run) -> None:
 
 def cpu_seconds(pid: int) -> float:
     """CPU time that a process has used."""
-    with open(f"/proc/{pid}/stat") as stat:
-        fields = stat.read().rpartition(")")[2].split()
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
