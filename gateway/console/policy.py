@@ -112,7 +112,7 @@ def _shown(tenant: TenantView, current: PolicyView, form: PolicyForm) -> dict[st
         "changes": [
             policy_form.change(name, getattr(current, name), value, use.kv_bytes) for name, value in changes.items()
         ],
-        "action": policy_form.action(changes, current),
+        "action": "Mend the values first" if form.errors else policy_form.action(changes, current),
         "guarantees": guarantees,
         "is_ready": bool(changes) and guarantees.fits,
     }

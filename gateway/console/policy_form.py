@@ -28,9 +28,7 @@ LABELS = {
 
 
 class BytesWidget(forms.MultiWidget):
-    """A number and its unit, side by side."""
-
-    template_name = "parts/bytes_widget.html"
+    """A number and its unit."""
 
     def __init__(self) -> None:
         number = forms.TextInput(attrs={"class": "input number", "inputmode": "decimal", "autocomplete": "off"})
@@ -46,6 +44,8 @@ class BytesWidget(forms.MultiWidget):
 
 class BytesField(forms.MultiValueField):
     """Bytes, written as a number with a unit; `1.5 GiB` is fine where it comes to whole bytes."""
+
+    is_joined = True  # drawn side by side
 
     widget = BytesWidget
 
@@ -72,7 +72,7 @@ def _count(label: str, *, low: int, high: int = MOST_COUNT, hint: str = "") -> f
 
 
 class PolicyForm(forms.Form):
-    """All fields of a policy. `base` is the policy that the operator started from, so that two who edit can be told apart."""
+    """All fields of a policy; `base` is the policy that the operator started from, by which conflicts are told."""
 
     base = forms.CharField(widget=forms.HiddenInput, max_length=2000)
     kv_soft_bytes = BytesField(label="Guaranteed (soft)", help_text="Never taken for another tenant.")
@@ -129,7 +129,7 @@ class PolicyForm(forms.Form):
             if name.endswith("_bytes"):
                 data[name], data[f"{name}_unit"] = BytesWidget().decompress(value)
             else:
-                data[name] = str(value)
+                data[name] = str(_plain(value))
         return PolicyForm(data)
 
 
@@ -140,8 +140,12 @@ def encoded(policy: PolicyView) -> str:
 
 def initial(policy: PolicyView) -> dict[str, Any]:
     """Return a policy as the form's first values."""
-    weight = int(policy.weight) if policy.weight.is_integer() else policy.weight
-    return {name: getattr(policy, name) for name in LABELS} | {"base": encoded(policy), "weight": weight}
+    return {name: _plain(getattr(policy, name)) for name in LABELS} | {"base": encoded(policy)}
+
+
+def _plain(value: Any) -> Any:
+    """Return a value as a person writes it: 2, not 2.0."""
+    return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -99,9 +99,9 @@ def caller_of(web: Web, scope: Scope) -> Caller:
 
 def own_origin(headers: dict[bytes, bytes]) -> bool:
     """Tell whether the page that dials is served by the host that it dials; browsers always say."""
-    origin = urlsplit(headers.get(b"origin", b"").decode("latin-1"))
     host = headers.get(b"host", b"").decode("latin-1")
     try:
+        origin = urlsplit(headers.get(b"origin", b"").decode("latin-1"))
         name = origin.hostname or ""
     except ValueError:
         return False

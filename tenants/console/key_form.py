@@ -1,9 +1,10 @@
 """The form of a new key."""
 
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
 from typing import Any
 
 from django import forms
+from django.core.validators import MaxValueValidator
 from django.utils import timezone
 
 from tenants.contracts import KeyOptions
@@ -16,6 +17,7 @@ LIFETIMES = (
     ("365", "In a year"),
     ("date", "On a date…"),
 )
+LAST_DAY = date(2999, 12, 31)
 
 
 class KeyForm(forms.Form):
@@ -23,6 +25,7 @@ class KeyForm(forms.Form):
 
     name = forms.CharField(
         max_length=80,
+        error_messages={"required": "Give the key a name, so that it can be told from the others."},
         help_text="What it is for, such as “nightly summaries”.",
         widget=forms.TextInput(attrs={"class": "input", "autocomplete": "off", "autofocus": True}),
     )
@@ -32,6 +35,7 @@ class KeyForm(forms.Form):
     expires_on = forms.DateField(
         label="Last day",
         required=False,
+        validators=[MaxValueValidator(LAST_DAY, "Choose a day before the year 3000.")],
         help_text="The key works to the end of this day, UTC.",
         widget=forms.DateInput(attrs={"class": "input", "type": "date"}),
     )

@@ -18,7 +18,7 @@ class LimitParts(NamedTuple):
 
 
 def limit_parts(use: int, soft: int, hard: int, *, span: int = 0) -> LimitParts:
-    """Lay out `use` against `soft` and `hard` (bytes); the bar ends at the hard limit, or further: at the use, at `span`."""
+    """Lay out `use` against `soft` and `hard` (bytes); the bar ends at the largest of `use`, `hard` and `span`."""
     scale = max(use, hard, span, 1)
     within = min(use, soft, hard)
     borrowed = max(0, min(use, hard) - within)

@@ -35,23 +35,32 @@ def figure(kind: str, amount: float, unit: str | None = None, field: str = "") -
 
 @register.inclusion_tag("parts/limit.html")
 def limit_bar(use: int, soft: int, hard: int, **options: Any) -> dict[str, Any]:
-    """Draw a limit. Options: `colour` of the tenant, `field` (its name to the live feed), `was_hard` (drawn as a ghost)."""
+    """Draw a limit. Options: `colour` of the tenant, `field` (its name to the live feed), `was_hard` (a ghost).
+
+    A `soft` of -1 is none: where nothing can be borrowed, as with a sum, all of the use is plain.
+    """
+    soft, has_soft = (hard, False) if soft < 0 else (soft, soft > 0)
     was_hard = options.get("was_hard") or hard
     parts = limit_parts(use, soft, hard, span=was_hard)
     return {
         "parts": parts,
-        "words": f"uses {figures.size(use)}, soft limit {figures.size(soft)}, hard limit {figures.size(hard)}",
+        "words": _words(use, soft if has_soft else 0, hard),
         "ghost": None if was_hard == hard else round(was_hard / max(use, hard, was_hard) * 100, 2),
-        "has_soft": soft > 0,
+        "has_soft": has_soft,
         "over_from": round(parts.used + parts.borrowed, 2),
         **options,
     }
 
 
+def _words(use: int, soft: int, hard: int) -> str:
+    """Say what a bar shows, for those who do not see it; the live feed says the same."""
+    return f"uses {figures.size(use)}, soft limit {figures.size(soft)}, hard limit {figures.size(hard)}"
+
+
 @register.inclusion_tag("parts/field.html")
 def field(bound: BoundField, label: str = "") -> dict[str, Any]:
     """Draw a form's field with label, hint and errors."""
-    return {"field": bound, "label": label or bound.label, "parts": getattr(bound.field, "is_joined", False)}
+    return {"field": bound, "label": label or bound.label, "is_joined": getattr(bound.field, "is_joined", False)}
 
 
 @register.simple_tag

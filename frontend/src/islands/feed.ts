@@ -19,8 +19,8 @@ export class Feed extends Island {
       refetch: () => {
         this.refetch();
       },
-      freshness: (since) => {
-        this.show(since);
+      freshness: (state) => {
+        this.show(state);
       },
       closed: (code) => {
         if (code === SIGNED_OUT) window.location.reload();
@@ -36,11 +36,13 @@ export class Feed extends Island {
     document.body.dispatchEvent(new CustomEvent("live:refetch"));
   }
 
-  private show(since: Date | null): void {
-    const words = since ? `stale since ${clock(since)}` : "live";
-    this.element.classList.toggle("stale", since !== null);
-    this.element.classList.toggle("warn", since !== null);
-    this.element.classList.toggle("good", since === null);
+  private show(state: "live" | "open" | Date): void {
+    const stale = state instanceof Date;
+    this.element.classList.toggle("off", state === "open");
+    this.element.classList.toggle("stale", stale);
+    this.element.classList.toggle("warn", stale);
+    this.element.classList.toggle("good", state === "live");
+    const words = stale ? `stale since ${clock(state)}` : state === "live" ? "live" : "connected, no readings yet";
     const label = this.part("label");
     if (label.textContent !== words) label.textContent = words;
   }

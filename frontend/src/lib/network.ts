@@ -75,8 +75,8 @@ export interface FeedEvents {
   hint: (hint: Hint) => void;
   /** Hints were missed: what the page shows may be old, fetch it anew. */
   refetch: () => void;
-  /** `since` is null while fresh, else the time of the last statistics. */
-  freshness: (since: Date | null) => void;
+  /** "live" while statistics come, "open" before the first of them, else the time of the last. */
+  freshness: (state: "live" | "open" | Date) => void;
   closed: (code: number) => void;
 }
 
@@ -88,14 +88,16 @@ export class LiveFeed {
   private readonly sequence = new Sequence();
   private readonly watch: number;
   private connectedBefore = false;
-  private last = new Date();
+  private last: Date | null = null;
 
   constructor(events: FeedEvents) {
+    const openedAt = new Date();
     this.socket = new Socket("/ws/live/", {
       open: (): void => {
         this.sequence.reset();
         if (this.connectedBefore) events.refetch();
         this.connectedBefore = true;
+        if (!this.last) events.freshness("open");
       },
       message: (text): void => {
         const hint = parseHint(text);
@@ -103,17 +105,17 @@ export class LiveFeed {
         if (this.sequence.gapBefore(hint.seq)) events.refetch();
         if (hint.kind === "stats" && hint.workers.length > 0) {
           this.last = new Date();
-          events.freshness(null);
+          events.freshness("live");
         }
         events.hint(hint);
       },
       closed: (event): void => {
-        events.freshness(this.last);
+        events.freshness(this.last ?? openedAt);
         events.closed(event.code);
       },
     });
     this.watch = window.setInterval(() => {
-      if (Date.now() - this.last.getTime() > STALE_AFTER_MS) events.freshness(this.last);
+      if (this.last && Date.now() - this.last.getTime() > STALE_AFTER_MS) events.freshness(this.last);
     }, 1_000);
   }
 

@@ -1,0 +1,149 @@
+"""The policy page: the effect before, the change itself, conflicts, and the acks after."""
+
+from collections.abc import Callable
+
+import msgspec
+import pytest
+from django.test import Client
+from django.utils import timezone
+
+from tenants import selectors
+from tenants.contracts import Actor, PolicyView, TenantView
+from tenants.models import AuditEvent, User
+from tenants.services.policy import set_policy
+from tenants.services.tenants import create_tenant
+from tenants.services.workers import mark_applied
+
+PAGE = "/operator/tenants/acme/policy/"
+ACTOR = Actor("system", "tests", "tests")
+
+
+@pytest.fixture
+def console(operator: User, tenant: TenantView, signed_in: Callable[[User], Client]) -> Client:
+    """Return the operator's client."""
+    return signed_in(operator)
+
+
+def current(tenant: TenantView) -> PolicyView:
+    """Return the policy in force."""
+    policy = selectors.policy(tenant.id)
+    assert policy is not None
+    return policy
+
+
+def form(policy: PolicyView, **changes: str) -> dict[str, str]:
+    """Return what a browser posts: all fields as the page wrote them, but for `changes`."""
+    data = {name: str(value) for name, value in msgspec.structs.asdict(policy).items() if name != "version"}
+    for name in ("kv_soft_bytes", "kv_hard_bytes"):
+        data[name], data[f"{name}_unit"] = str(int(data[name]) >> 20), "MiB"
+    return data | {"base": msgspec.json.encode(policy).decode()} | changes
+
+
+def test_change_is_saved_and_followed(console: Client, tenant: TenantView, operator: User) -> None:
+    """A lower hard limit is saved under a new version, in the operator's name, and the line of acks starts."""
+    before = current(tenant)
+    page = console.post(PAGE, form(before, kv_hard_bytes="128")).content.decode()
+    after = current(tenant)
+    assert (after.kv_hard_bytes, after.version > before.version) == (128 << 20, True)
+    assert AuditEvent.objects.for_tenant(tenant.id).order_by("-id").first().actor_label == operator.email  # type: ignore[union-attr]
+    assert f'data-version="{after.version}"' in page
+    assert "saved" in page
+
+
+def test_acks(console: Client, tenant: TenantView, worker: str) -> None:
+    """The line says on how many workers a version is applied, and after how long."""
+    version = current(tenant).version
+    waiting = console.get(f"{PAGE}acks/{version}/").content.decode()
+    assert 'data-part="workers">0/1<' in waiting
+    assert 'data-done="false"' in waiting
+    mark_applied(worker_id=worker, version=version, applied_at=timezone.now())
+    done = console.get(f"{PAGE}acks/{version}/").content.decode()
+    assert 'data-part="workers">1/1<' in done
+    assert 'data-done="true"' in done
+
+
+def test_acks_of_another_tenant_are_not_here(console: Client, tenant: TenantView) -> None:
+    """A version of another tenant's policy has no line on this tenant's page."""
+    other = create_tenant(slug="other", name="Other", actor=ACTOR)
+    assert console.get(f"{PAGE}acks/{current(other).version}/").status_code == 404
+    assert console.get(f"{PAGE}acks/999999/").status_code == 404
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"kv_hard_bytes": "128"}, "Lower hard limit to 128 MiB"),
+        ({"kv_hard_bytes": "1.5", "kv_hard_bytes_unit": "GiB"}, "Raise hard limit to 1.50 GiB"),
+        ({"rpm": "600"}, "Limit requests a minute to 600"),
+        ({"priority": "batch"}, "Set class to batch"),
+        ({"weight": "2", "max_running": "4"}, "Apply 2 changes"),
+        ({}, "Nothing to apply"),
+    ],
+)
+def test_button_says_what_happens(console: Client, tenant: TenantView, changes: dict[str, str], words: str) -> None:
+    """The effect is told, and the button named by it, without anything being changed."""
+    before = current(tenant)
+    effect = console.post(f"{PAGE}effect/", form(before, **changes)).content.decode()
+    assert words in effect
+    assert current(tenant) == before
+
+
+def test_guarantees_against_the_pool(console: Client, tenant: TenantView, worker: str) -> None:
+    """A guarantee that does not fit under the low watermark is told before, and refused."""
+    before = current(tenant)
+    wanted = form(before, kv_soft_bytes="1000", kv_hard_bytes="1000")
+    effect = console.post(f"{PAGE}effect/", wanted).content.decode()
+    assert "Does not fit" in effect
+    assert "disabled" in effect
+    assert console.post(PAGE, wanted).status_code == 422
+    assert current(tenant) == before
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"kv_soft_bytes": "300"}, "above the hard limit"),
+        ({"kv_hard_bytes": "lots"}, "Write a number"),
+        ({"kv_hard_bytes": "-1"}, "Write a number"),
+        ({"kv_hard_bytes": "NaN"}, "Write a number"),
+        ({"kv_hard_bytes": "1e400"}, "Write a number"),
+        ({"kv_hard_bytes": "0.3", "kv_hard_bytes_unit": "B"}, "not a whole number of bytes"),
+        ({"kv_hard_bytes_unit": "parsec"}, "Select a valid choice"),
+        ({"weight": "0"}, "above 0"),
+        ({"weight": "nan"}, "Enter a number"),
+        ({"max_running": ""}, "required"),
+        ({"base": "{}"}, "reload the page"),
+        ({"base": "\udcff"}, ""),
+    ],
+)
+def test_bad_values_change_nothing(console: Client, tenant: TenantView, changes: dict[str, str], words: str) -> None:
+    """A bad value is a 422 that says what to write; the policy stays, and the effect says the same."""
+    before = current(tenant)
+    data = form(before, **changes)
+    if "\udcff" in data["base"]:
+        data["base"] = "\x00\ufffd"
+    answer = console.post(PAGE, data)
+    assert answer.status_code == 422
+    assert words in answer.content.decode()
+    assert console.post(f"{PAGE}effect/", data).status_code == 200
+    assert current(tenant) == before
+
+
+def test_conflict_keeps_both(console: Client, tenant: TenantView) -> None:
+    """Two operators edit at once: the second sees what the first did, and their own change on top, unsaved."""
+    stale = current(tenant)
+    set_policy(tenant_id=tenant.id, expected_version=stale.version, changes={"kv_hard_bytes": 512 << 20}, actor=ACTOR)
+    answer = console.post(PAGE, form(stale, max_running="4"))
+    page = answer.content.decode()
+    assert answer.status_code == 409
+    assert "Hard limit: 256 MiB → <strong>512 MiB</strong>" in page
+    assert "Lower requests at once to 4" in page
+    assert 'name="kv_hard_bytes" value="512"' in page  # theirs is not undone by what the form remembered
+    assert current(tenant).max_running == 32
+    assert console.post(PAGE, form(current(tenant), max_running="4")).status_code == 200
+    assert (current(tenant).max_running, current(tenant).kv_hard_bytes) == (4, 512 << 20)
+
+
+def test_unknown_tenant(console: Client) -> None:
+    """A slug that names nobody is a 404."""
+    assert console.get("/operator/tenants/nobody/policy/").status_code == 404

@@ -1,0 +1,88 @@
+"""The operator's tenants."""
+
+from collections.abc import Callable
+
+import msgspec
+import pytest
+import redis
+from django.conf import settings
+from django.test import Client
+
+from tenants.contracts import STATS_KEY, TenantUse, TenantView, WorkerStats
+from tenants.models import User
+
+OPERATOR_PAGES = [
+    "/operator/tenants/",
+    "/operator/tenants/fleet/",
+    "/operator/tenants/acme/policy/",
+    "/operator/tenants/acme/policy/acks/1/",
+]
+
+
+@pytest.mark.parametrize("path", OPERATOR_PAGES)
+def test_operators_only(
+    path: str, tenant: TenantView, member: Callable[[str], User], signed_in: Callable[[User], Client]
+) -> None:
+    """To an owner of a tenant the operator's pages are not there; a signed-out reader is asked to sign in."""
+    assert signed_in(member("owner")).get(path).status_code == 404
+    assert Client().get(path).headers["Location"].startswith("/sign-in/?next=")
+
+
+def test_signed_out_swap_takes_the_page_to_sign_in(tenant: TenantView) -> None:
+    """A part that htmx fetches after the session has ended takes the whole page along."""
+    answer = Client().get("/operator/tenants/fleet/", headers={"HX-Request": "true"})
+    assert answer.headers["HX-Redirect"] == "/sign-in/"
+
+
+def test_use_against_soft_and_hard(
+    operator: User, tenant: TenantView, worker: str, signed_in: Callable[[User], Client]
+) -> None:
+    """A tenant's use, its guarantee and its ceiling are drawn from the worker's last statistics."""
+    use = TenantUse(
+        tenant_id=tenant.id, kv_bytes=128 << 20, kv_peak_bytes=0, running=3, queued=2, output_tokens_per_second=41.25
+    )
+    stats = WorkerStats(
+        worker_id=worker,
+        at=0.0,
+        core_ready=True,
+        applied_version=1,
+        blocks_total=1 << 14,
+        blocks_free=(1 << 14) - 2048,
+        block_bytes=1 << 16,
+        running=3,
+        queued=2,
+        prompt_tokens_per_second=0.0,
+        output_tokens_per_second=41.25,
+        num_preemptions=0,
+        tenants=(use,),
+    )
+    with redis.Redis.from_url(settings.REDIS_URL) as client:
+        client.set(STATS_KEY.format(worker_id=worker), msgspec.json.encode(stats), ex=30)
+    page = signed_in(operator).get("/operator/tenants/").content.decode()
+    assert "uses 128 MiB, soft limit 64 MiB, hard limit 256 MiB" in page
+    assert '<rect class="used" y="6" height="10" x="0%" width="25.0%" />' in page  # guaranteed
+    assert '<rect class="borrowed" y="6" height="10" x="25.0%" width="25.0%" />' in page
+    assert 'data-field="rate">41.3<span class="unit">tok/s</span>' in page
+
+
+def test_worker_without_a_reading(
+    operator: User, tenant: TenantView, worker: str, signed_in: Callable[[User], Client]
+) -> None:
+    """A live worker that said nothing is counted as such, not shown as idle."""
+    assert "1 of 1 without a reading" in signed_in(operator).get("/operator/tenants/").content.decode()
+
+
+def test_nothing_yet(operator: User, signed_in: Callable[[User], Client]) -> None:
+    """Without tenants and workers the page says what will be here."""
+    page = signed_in(operator).get("/operator/tenants/").content.decode()
+    assert "No tenants yet" in page
+    assert "no worker is up" in page
+
+
+@pytest.mark.parametrize("sort", ["tenant", "use", "running", "rate", "nonsense", "<script>"])
+def test_sorts(sort: str, operator: User, tenant: TenantView, signed_in: Callable[[User], Client]) -> None:
+    """Each order has a URL; an unknown one is the order by name, and comes back nowhere."""
+    answer = signed_in(operator).get("/operator/tenants/", {"sort": sort})
+    assert answer.status_code == 200
+    assert "<script>alert" not in answer.content.decode()
+    assert ('aria-sort="ascending"' in answer.content.decode()) == (sort not in ("use", "running", "rate"))
