@@ -52,9 +52,14 @@ class Admission:
         self._claimed = 0
         self._pool_growth = None
 
-    def has_room(self) -> bool:
-        """Say whether one more sequence may run at all."""
-        return len(self._roster.running) < self._max_running and self._memory.num_free_rows > 0
+    def contenders(self) -> list[Tenant]:
+        """Return the tenants whose waiting sequences may start; when rows are short, those within a guarantee."""
+        waiting = self._roster.waiting.values()
+        if self._has_room():
+            return list(waiting)
+        return [
+            tenant for tenant in waiting if tenant.account is not None and tenant.account.blocks < tenant.account.soft
+        ]
 
     def try_start(self, sequence: SequenceState, now: float) -> Verdict:
         """Start a waiting sequence with blocks for all its tokens, if limits and memory allow."""
@@ -71,7 +76,7 @@ class Admission:
         whole = self._whole_need(sequence) if is_protected(sequence) else needed
         if account.blocks + account.reserved + whole + self._ahead(sequence, tenant.running) > account.hard:
             return Verdict.BLOCKED
-        if not self._find_blocks(sequence, whole, now):
+        if not self._find_row(sequence, whole, now) or not self._find_blocks(sequence, whole, now):
             return Verdict.BLOCKED
         self._roster.start(sequence, now)
         self._take(sequence, whole, now)
@@ -114,12 +119,30 @@ class Admission:
             own = expected_blocks(sequence, block_size) - self._memory.blocks_for(len(sequence.tokens))
         return growth_ahead(others, block_size) + max(0, own)
 
+    def _has_room(self) -> bool:
+        return len(self._roster.running) < self._max_running and self._memory.num_free_rows > 0
+
+    def _find_row(self, sequence: SequenceState, needed: int, now: float) -> bool:
+        """Say whether one more sequence may run; for a need within a guarantee, a borrower makes room."""
+        if self._has_room():
+            return True
+        account = sequence.tenant.account
+        assert account is not None, "checked by the caller"
+        if account.blocks + needed > account.soft:
+            return False
+        victim = pool_victim(self._roster.busy.values())
+        if victim is None:
+            return False
+        evict(self._roster, victim, self._plan_number, now)
+        self._pool_growth = None
+        return True
+
     def _find_blocks(self, sequence: SequenceState, needed: int, now: float) -> bool:
         """Say whether `needed` blocks are free for this sequence, after preemption where it has a right to it."""
         account = sequence.tenant.account
         assert account is not None, "checked by the caller"
-        if account.blocks + needed <= account.soft:
-            return self._evict_for(needed, now)
+        if account.blocks + needed <= account.soft and self._evict_for(needed, now):
+            return True
         if not self._roster.running:  # nobody to be careful of: what fits must start, or all would wait for ever
             return needed <= self._memory.num_available
         wanted = self._wanted(sequence, needed)

@@ -204,10 +204,7 @@ class Scheduler:
                 rank = effective_rank(candidate, now)
                 heapq.heappush(heap, (rank, tenant.counter, candidate.remaining, candidate.number, tenant))
 
-        contenders = set(prefills)
-        if self._admission.has_room():
-            contenders.update(self.roster.waiting.values())
-        for tenant in contenders:
+        for tenant in {*prefills, *self._admission.contenders()}:
             push(tenant)
         while heap and budget > 0:
             tenant = heapq.heappop(heap)[-1]
@@ -216,7 +213,7 @@ class Scheduler:
                 continue
             if sequence.table is not None:
                 prefills[tenant].remove(sequence)
-            elif self._start(sequence, now) is Verdict.BLOCKED:
+            elif self._admission.try_start(sequence, now) is Verdict.BLOCKED:
                 blocked.add(tenant)
             if sequence.table is not None:
                 chunks[sequence] = size = min(budget, sequence.remaining)
@@ -224,11 +221,6 @@ class Scheduler:
                 self._charge(sequence, size, now)
             push(tenant)
         return chunks
-
-    def _start(self, sequence: SequenceState, now: float) -> Verdict:
-        if not self._admission.has_room():
-            return Verdict.BLOCKED
-        return self._admission.try_start(sequence, now)
 
     def _candidate(self, tenant: Tenant, prefills: Prefills, blocked: set[Tenant], now: float) -> SequenceState | None:
         """Return what the tenant would compute next: an unfinished prefill or the head of its line."""

@@ -52,6 +52,24 @@ def test_a_guarantee_is_met_within_one_step() -> None:
         world.assert_exact(request)
 
 
+def test_a_guarantee_holds_when_rows_are_short() -> None:
+    """With every row taken by borrowers, a tenant within its soft limit still runs in the next step."""
+    world = World(block_size=4, num_blocks=64, max_rows=4)
+    world.policy("whale")
+    world.policy("minnow", soft=8)
+    whales = [world.submit("whale", 4, 60) for _ in range(6)]
+    for _ in range(4):
+        world.step()
+    assert world.running() == whales[:4]
+    minnow = world.submit("minnow", 8, 1)
+    world.step()
+    assert world.finished[minnow] is FinishReason.LENGTH
+    assert world.running() == whales[:3]
+    world.run()
+    for request in whales:
+        world.assert_exact(request)
+
+
 def test_a_need_above_the_guarantee_waits() -> None:
     """A tenant that would borrow itself takes nothing from another borrower; it runs when blocks are free."""
     world = World(block_size=4, num_blocks=20, budget=128)
