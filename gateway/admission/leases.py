@@ -77,7 +77,7 @@ class Leases:
 
     Args:
         store: Redis.
-        processes: how many share the limits where Redis never said.
+        processes: how many share the limits at least; Redis tells of more.
     """
 
     def __init__(self, store: "redis.asyncio.Redis[bytes]", processes: int = 1) -> None:
@@ -184,7 +184,7 @@ class Leases:
         )
         async with asyncio.timeout(STORE_SECONDS):
             granted, left, processes = await call
-        return float(granted), float(left), int(processes)
+        return float(granted), float(left), max(int(processes), self._processes)
 
     def _lost(self, error: Exception) -> None:
         if time.monotonic() >= self._away_until:
