@@ -1,4 +1,4 @@
-"""Bring a model into the cache, once, whatever crashes or starts beside it. Free of torch: children do the heavy work."""
+"""Bring a model into the cache, once, whatever crashes or starts beside it. Free of torch: children do heavy work."""
 
 import fcntl
 import hashlib

@@ -74,7 +74,7 @@ class ModelRunner:
         return self._ops.name
 
     def launch(self, plan: StepPlan) -> StepHandle:
-        """Apply the plan's poison and table writes, run the model over its tokens, sample. Steps run in launch order."""
+        """Apply the plan's poison and table writes, run the model over its tokens, sample. Steps run in order."""
         started = time.perf_counter()
         with torch.inference_mode():
             if self._poison and plan.poison:

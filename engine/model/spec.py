@@ -14,7 +14,12 @@ _ARCHITECTURES = {
     "Qwen2ForCausalLM": False,
     "Qwen3ForCausalLM": True,
 }  # name -> normalises queries and keys per head
-_ROPE_TYPES = ("default", "linear", "llama3", "yarn")
+_ROPE_FIELDS = {
+    "default": (),
+    "linear": ("factor",),
+    "llama3": ("factor", "low_freq_factor", "high_freq_factor"),
+    "yarn": ("factor",),
+}  # kind -> numbers that it needs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,8 +130,11 @@ def _rope(config: Config) -> RopeSpec:
     """Read `rope_parameters` (transformers 5) or `rope_theta` and `rope_scaling` (before)."""
     parameters: dict[str, Any] = dict(config.get("rope_parameters") or config.get("rope_scaling") or {})
     kind = str(parameters.pop("rope_type", parameters.pop("type", "default")))
-    if kind not in _ROPE_TYPES:
-        raise ModelError(f"config.json: rope_type {kind!r} is not supported; supported are {', '.join(_ROPE_TYPES)}")
+    if kind not in _ROPE_FIELDS:
+        raise ModelError(f"config.json: rope_type {kind!r} is not supported; supported are {', '.join(_ROPE_FIELDS)}")
+    for field in _ROPE_FIELDS[kind]:
+        if not isinstance(parameters.get(field), int | float):
+            raise ModelError(f"config.json: rope_type {kind!r} needs the number {field!r}")
     theta = float(parameters.pop("rope_theta", None) or config.get("rope_theta") or 10000.0)
     parameters.setdefault("original_max_position_embeddings", config.get("max_position_embeddings"))
     return RopeSpec(theta=theta, kind=kind, parameters=parameters)

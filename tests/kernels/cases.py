@@ -32,10 +32,8 @@ class Case:
     values: list[torch.Tensor]
 
 
-def make_case(
-    ops: Ops, heads: Heads, sequences: Sequence[tuple[int, int]], *, block_size: int, seed: int = 0
-) -> Case:
-    """Write the KV of `sequences` (query length, context) into shuffled blocks of a pool that is NaN everywhere else."""
+def make_case(ops: Ops, heads: Heads, sequences: Sequence[tuple[int, int]], *, block_size: int, seed: int = 0) -> Case:
+    """Write the KV of `sequences` (query length, context) into shuffled blocks of a pool that is NaN elsewhere."""
     random = torch.Generator().manual_seed(seed)
     needed = [-(-context // block_size) for _, context in sequences]
     shape = PageShape(

@@ -10,6 +10,7 @@ LENGTHS = [(1, 1), (1, 7), (1, 16), (1, 17), (1, 301), (1, 777), (5, 5), (3, 40)
 
 
 def check(ops: Ops, heads: Heads, sequences: list[tuple[int, int]], block_size: int) -> None:
+    """Compare one batch with the oracle."""
     case = make_case(ops, heads, sequences, block_size=block_size)
     scale = heads.dim**-0.5
     assert_close(ops.paged_attention(case.query, case.pages, case.batch, scale=scale), exact_attention(case, scale))

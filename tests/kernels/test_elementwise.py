@@ -10,10 +10,12 @@ WIDTHS = [1, 15, 16, 17, 576, 1000]
 
 
 def normal(*shape: int, ops: Ops, seed: int = 0) -> torch.Tensor:
+    """Return normal numbers, the same for the same arguments."""
     return torch.randn(shape, generator=torch.Generator().manual_seed(seed)).to(ops.device, ops.dtype)
 
 
 def exact_norm(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    """Return the norm in float64."""
     wide = x.double()
     return wide / (wide.square().mean(-1, keepdim=True) + 1e-5).sqrt() * weight.double()
 

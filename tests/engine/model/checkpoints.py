@@ -1,0 +1,94 @@
+"""Tiny random checkpoints of every family that the decoder runs, saved by `transformers` itself."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
+
+from engine.model.folder import ModelFolder, read_folder
+from tests.engine.tiny_model import make_tokenizer
+
+_BASE: dict[str, Any] = {
+    "hidden_size": 64,
+    "intermediate_size": 96,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 16,
+    "vocab_size": 384,
+    "max_position_embeddings": 512,
+    "tie_word_embeddings": False,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+    "pad_token_id": 2,
+}
+_LLAMA3 = {
+    "rope_type": "llama3",
+    "rope_theta": 500000.0,
+    "factor": 8.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 64,
+}
+_YARN = {"rope_type": "yarn", "rope_theta": 10000.0, "factor": 4.0, "original_max_position_embeddings": 128}
+
+FAMILIES: dict[str, dict[str, Any]] = {
+    "llama": {"model_type": "llama"},
+    "llama-tied": {"model_type": "llama", "tie_word_embeddings": True},
+    "llama-biases": {"model_type": "llama", "attention_bias": True, "mlp_bias": True},
+    "llama-multi-query": {"model_type": "llama", "num_key_value_heads": 1, "head_dim": 40},
+    "llama-linear-rope": {
+        "model_type": "llama",
+        "rope_parameters": {"rope_type": "linear", "rope_theta": 10000.0, "factor": 2.0},
+    },
+    "llama-3-rope": {"model_type": "llama", "rope_parameters": _LLAMA3},
+    "llama-yarn": {"model_type": "llama", "rope_parameters": _YARN},
+    "mistral": {"model_type": "mistral", "sliding_window": None},
+    "qwen2": {"model_type": "qwen2"},
+    "qwen3": {"model_type": "qwen3"},
+}
+
+
+def make_checkpoint(path: Path, family: str, *, seed: int = 0, dtype: torch.dtype = torch.float32) -> ModelFolder:
+    """Write a checkpoint whose logits stand well apart and return its folder."""
+    options = {**_BASE, **FAMILIES[family]}
+    config = AutoConfig.for_model(options.pop("model_type"), **options)
+    model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
+    random = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for name, weight in model.named_parameters():
+            noise = torch.randn(weight.shape, generator=random)
+            scale = 0.2 if weight.dim() == 1 else 1.5 * weight.shape[-1] ** -0.5
+            weight.copy_(noise * scale + (1.0 if name.endswith("norm.weight") else 0.0))
+    model.to(dtype).save_pretrained(path)
+    make_tokenizer(384).save(str(path / "tokenizer.json"))
+    return read_folder(path, name=family)
+
+
+def oracle(folder: ModelFolder, dtype: torch.dtype = torch.float32) -> PreTrainedModel:
+    """Return `transformers`' own model of the folder."""
+    model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(folder.path, dtype=dtype)
+    return model.eval()
+
+
+def prompt_of(length: int, vocab: int = 384, seed: int = 0) -> list[int]:
+    """Return random token ids, the same for the same arguments."""
+    random = torch.Generator().manual_seed(1000 * seed + length)
+    return torch.randint(3, vocab, (length,), generator=random).tolist()
+
+
+def assert_greedy(model: Callable[..., Any], prompt: list[int], generated: list[int], *, tie: float = 1e-3) -> None:
+    """Fail unless every generated token is the model's own choice after the tokens before it.
+
+    By induction that makes the whole equal to the model's greedy generation; a token is excused only where the two best
+    logits are within `tie`.
+    """
+    with torch.inference_mode():
+        logits = model(torch.tensor([prompt + generated[:-1]])).logits[0, len(prompt) - 1 :]
+    best = logits.topk(2, -1)
+    for position, token in enumerate(generated):
+        if token != int(best.indices[position, 0]):
+            gap = float(best.values[position, 0] - logits[position, token])
+            assert gap <= tie, f"token {position} is {token}, {gap:.5f} below {int(best.indices[position, 0])}"

@@ -1,0 +1,83 @@
+"""The real model in float32: SmolLM2's greedy output is transformers' own, alone and batched. Poison is on."""
+
+import pytest
+import torch
+from tokenizers import Tokenizer
+from transformers import PreTrainedModel
+
+from engine.config import EngineConfig
+from engine.model.folder import ModelFolder, resolve_model
+from engine.model.runner import ModelRunner
+from tests.engine.model.checkpoints import assert_greedy, oracle
+from tests.engine.model.driver import Drive, generate
+
+LENGTHS = [1, 2, 3, 5, 9, 15, 16, 17, 24, 31, 48, 64, 65, 100, 128, 150, 201, 300, 513, 1500]
+NUM_TOKENS = 64
+_TEXT = (
+    "The harbour was quiet that morning. {n} boats lay at their moorings, and on the quay a woman counted crates of "
+    "oranges, writing each number twice. 'If the {n}th is short again,' she said, 'we shall have to ask the captain.' "
+    "def total(values):\n    return sum(value * {n} for value in values)\n\nQuestion {n}: what does it return?\n"
+)
+
+
+@pytest.fixture(scope="module")
+def folder() -> ModelFolder:
+    """The default model."""
+    return resolve_model(EngineConfig())
+
+
+@pytest.fixture(scope="module")
+def prompts(folder: ModelFolder) -> list[list[int]]:
+    """Twenty prompts of 1 to 1,500 tokens of text that never repeats exactly."""
+    tokenizer = Tokenizer.from_str(folder.tokenizer_json.decode())
+    ids = [tokenizer.encode("".join(_TEXT.format(n=31 * k + 7 * j) for j in range(20))).ids for k in range(20)]
+    return [text[:length] for text, length in zip(ids, LENGTHS, strict=True)]
+
+
+@pytest.fixture(scope="module")
+def model(folder: ModelFolder) -> PreTrainedModel:
+    """The same weights in transformers."""
+    return oracle(folder)
+
+
+@pytest.fixture(scope="module")
+def proven() -> set[tuple[int, ...]]:
+    """Generations that the oracle has confirmed, so that each is computed once."""
+    return set()
+
+
+def make_runner(folder: ModelFolder, block_size: int) -> ModelRunner:
+    """Return a float32 runner with the default backend."""
+    config = EngineConfig(dtype="float32", poison=True, block_size=block_size, kv_bytes=600 << 20, threads=1)
+    return ModelRunner(config, folder)
+
+
+@pytest.mark.parametrize(("block_size", "chunk"), [(16, 512), (8, 200)])
+def test_batched_prompts_are_transformers_own(
+    folder: ModelFolder,
+    prompts: list[list[int]],
+    model: PreTrainedModel,
+    proven: set[tuple[int, ...]],
+    block_size: int,
+    chunk: int,
+) -> None:
+    """Twenty prompts together, in a shuffled order, each give 64 tokens that transformers would choose one by one."""
+    drive = Drive(num_tokens=NUM_TOKENS, chunk=chunk, seed=chunk)
+    results = generate(make_runner(folder, block_size), prompts, drive)
+    for prompt, generated in zip(prompts, results, strict=True):
+        assert len(generated) == NUM_TOKENS
+        if (*prompt, *generated) not in proven:
+            assert_greedy(model, prompt, generated)
+            proven.add((*prompt, *generated))
+
+
+def test_alone_equals_generate(folder: ModelFolder, prompts: list[list[int]], model: PreTrainedModel) -> None:
+    """Prompts served one at a time give what `generate` itself returns."""
+    runner = make_runner(folder, 32)
+    for prompt in (prompts[0], prompts[7], prompts[13]):
+        (generated,) = generate(runner, [prompt], Drive(num_tokens=NUM_TOKENS, chunk=64))
+        ids = torch.tensor([prompt])
+        options = {"attention_mask": torch.ones_like(ids), "max_new_tokens": NUM_TOKENS, "do_sample": False}
+        out = model.generate(ids, **options, eos_token_id=None, pad_token_id=2)[0, len(prompt) :].tolist()
+        if out != generated:  # excused only at a tie
+            assert_greedy(model, prompt, generated)

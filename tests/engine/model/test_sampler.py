@@ -1,0 +1,130 @@
+"""Sampling: the right distribution, and never a batch mate's business."""
+
+import pytest
+import torch
+
+from engine.model.sampler import sample, uniform
+from engine.request import SamplingParams, SequenceId
+from engine.step import SequenceStep
+
+VOCAB = 3000
+
+
+def part(sampling: SamplingParams, *, position: int = 0, key: int = 7) -> SequenceStep:
+    """Return a decode with these parameters."""
+    return SequenceStep(
+        sequence=SequenceId(0), row=0, start=0, token_ids=[1], sampling=sampling, position=position, random_key=key
+    )
+
+
+def draws(logits: torch.Tensor, sampling: SamplingParams, count: int) -> torch.Tensor:
+    """Sample `count` positions of one random stream over the same logits."""
+    rows = logits.expand(count, -1)
+    return sample(rows, [part(sampling, position=position) for position in range(count)])
+
+
+def flat_and_peaked() -> torch.Tensor:
+    """Return logits of a long tail behind a few likely tokens."""
+    logits = torch.randn(VOCAB, generator=torch.Generator().manual_seed(3))
+    logits[[5, 17, 900]] += 7.0
+    return logits
+
+
+def test_greedy_takes_the_best() -> None:
+    """Temperature 0 takes the best token, whatever else is set."""
+    logits = torch.randn(4, VOCAB, generator=torch.Generator().manual_seed(0))
+    parts = [part(SamplingParams(temperature=0.0, top_p=0.1 * row, top_k=row)) for row in range(4)]
+    assert torch.equal(sample(logits, parts), logits.argmax(-1))
+
+
+@pytest.mark.parametrize("temperature", [0.5, 1.0, 2.0])
+def test_frequencies_follow_the_softmax(temperature: float) -> None:
+    """Over many draws the likely tokens come as often as the tempered softmax says."""
+    logits = flat_and_peaked()
+    count = 4000
+    tokens = draws(logits, SamplingParams(temperature=temperature), count)
+    share = (logits / temperature).softmax(-1)
+    for token in (5, 17, 900):
+        expected = float(share[token])
+        found = int((tokens == token).sum()) / count
+        assert abs(found - expected) < 4 * (expected * (1 - expected) / count) ** 0.5 + 1e-9
+
+
+def test_top_k_bounds_the_choice() -> None:
+    """Only the k best tokens are ever drawn, each of them sometimes, in the softmax's proportion."""
+    logits = flat_and_peaked()
+    tokens = draws(logits, SamplingParams(temperature=1.0, top_k=3), 2000)
+    best = logits.topk(3).indices
+    assert set(tokens.tolist()) == set(best.tolist())
+    share = logits[best].softmax(-1)[0]
+    assert abs(float((tokens == best[0]).double().mean()) - float(share)) < 0.05
+
+
+@pytest.mark.parametrize("top_p", [0.3, 0.9, 0.999])
+def test_top_p_keeps_the_smallest_set_that_reaches_it(top_p: float) -> None:
+    """Drawn tokens lie in the nucleus, whether the best thousand tokens hold it or all must be sorted."""
+    logits = flat_and_peaked() if top_p < 0.5 else torch.randn(VOCAB, generator=torch.Generator().manual_seed(4)) * 0.1
+    share, order = logits.double().softmax(-1).sort(descending=True)
+    size = int((share.cumsum(-1) < top_p).sum()) + 1
+    tokens = draws(logits, SamplingParams(temperature=1.0, top_p=top_p), 1500)
+    assert set(tokens.tolist()) <= set(order[:size].tolist())
+    assert len(set(tokens.tolist())) > min(size, 1000) / 3
+
+
+def test_top_p_zero_is_greedy() -> None:
+    """A nucleus of nothing still has the best token."""
+    logits = flat_and_peaked()
+    assert set(draws(logits, SamplingParams(temperature=1.0, top_p=0.0), 50).tolist()) == {int(logits.argmax())}
+
+
+def test_top_k_and_top_p_together() -> None:
+    """The nucleus is cut out of the k best tokens' own distribution."""
+    logits = torch.full((VOCAB,), -20.0)
+    logits[:4] = torch.tensor([0.4, 0.3, 0.2, 0.1]).log()
+    tokens = draws(logits, SamplingParams(temperature=1.0, top_k=2, top_p=0.5), 200)
+    assert set(tokens.tolist()) == {0}  # 0.4 / 0.7 reaches a half; of all four it would not
+
+
+def test_same_key_and_position_repeat() -> None:
+    """A seed repeats its tokens; another seed and another position give others."""
+    logits = torch.zeros(1, VOCAB)
+    free = SamplingParams(temperature=1.0)
+    first = sample(logits, [part(free, position=3, key=11)])
+    assert torch.equal(sample(logits, [part(free, position=3, key=11)]), first)
+    assert not torch.equal(sample(logits, [part(free, position=4, key=11)]), first)
+    assert not torch.equal(sample(logits, [part(free, position=3, key=12)]), first)
+
+
+def test_batch_mates_change_nothing() -> None:
+    """Each row of a mixed batch draws what it draws alone, also where many logits are equal."""
+    logits = torch.randn(24, VOCAB, generator=torch.Generator().manual_seed(5)).bfloat16()
+    options = [
+        SamplingParams(temperature=0.0),
+        SamplingParams(temperature=0.7),
+        SamplingParams(temperature=1.3, top_k=40),
+        SamplingParams(temperature=1.0, top_p=0.8),
+        SamplingParams(temperature=1.5, top_k=500, top_p=0.95),
+        SamplingParams(temperature=9.0, top_p=0.99),
+    ]
+    parts = [part(options[row % len(options)], position=row, key=row * row) for row in range(24)]
+    together = sample(logits, parts)
+    for row in range(24):
+        assert int(sample(logits[row : row + 1], parts[row : row + 1])) == int(together[row])
+
+
+@pytest.mark.parametrize("temperature", [1e-30, 1e-5, 1e30])
+def test_extreme_temperatures_stay_in_range(temperature: float) -> None:
+    """A tiny temperature is greedy and a huge one uniform; neither overflows."""
+    logits = flat_and_peaked()
+    tokens = draws(logits, SamplingParams(temperature=temperature), 100)
+    assert int(tokens.min()) >= 0 and int(tokens.max()) < VOCAB
+    assert len(set(tokens.tolist())) == 1 if temperature < 1 else len(set(tokens.tolist())) > 60
+
+
+def test_uniform_is_uniform() -> None:
+    """A stream's numbers fill [0, 1) evenly; negative and huge keys are as good as any."""
+    for key in (0, -1, 2**64 + 5, 123456789):
+        numbers = torch.tensor([uniform(key, position) for position in range(4000)], dtype=torch.float64)
+        assert float(numbers.min()) >= 0.0 and float(numbers.max()) < 1.0
+        counts = torch.histc(numbers, bins=10, min=0.0, max=1.0)
+        assert float((counts - 400).abs().max()) < 100
