@@ -4,15 +4,15 @@ from typing import TypedDict
 
 
 class Entry(TypedDict):
-    """One line of celery's schedule. A run that was not taken up before the next is due is dropped."""
+    """One line, in the words of django-celery-beat. A run that still waits when the next is due is dropped."""
 
     task: str
     schedule: float
-    options: dict[str, float]
+    options: dict[str, int]
 
 
 def _every(seconds: float, task: str) -> Entry:
-    return {"task": f"tenants.tasks.{task}", "schedule": seconds, "options": {"expires": seconds}}
+    return {"task": f"tenants.tasks.{task}", "schedule": seconds, "options": {"expire_seconds": int(seconds)}}
 
 
 CELERY_BEAT_SCHEDULE: dict[str, Entry] = {

@@ -7,6 +7,7 @@ import structlog
 from django.core.exceptions import PermissionDenied as DjangoPermissionDenied
 from django.db import InterfaceError, OperationalError
 from django.http import Http404, HttpRequest, JsonResponse
+from django.views.decorators.csrf import csrf_exempt
 from rest_framework import exceptions, status
 from rest_framework.response import Response
 from rest_framework.views import set_rollback
@@ -51,6 +52,7 @@ def exception_handler(error: Exception, context: dict[str, Any]) -> Response:
     return _respond("The server made a mistake; its log has the details.", "internal_error", 500)
 
 
+@csrf_exempt  # it changes nothing, and a client of the API wants JSON
 def not_found(request: HttpRequest) -> JsonResponse:
     """Answer for a path that does not exist."""
     message = f"There is no {request.path}; paths end in a slash and are listed at /api/docs/."

@@ -73,6 +73,7 @@ def create_api_key(
         created_by=actor.label[:254],
     )
     write_down(_change("api_key.created", row, after=_as_json(row)), actor)
+    notify(KEYS_CHANNEL, f"key:{row.pk}")  # whoever was refused with it before may remember that
     return CreatedKey(key=rows.api_key_view(row), secret=raw)
 
 

@@ -3,7 +3,7 @@
 from django.contrib.auth.password_validation import validate_password
 from django.core.exceptions import ValidationError
 from django.core.validators import validate_email
-from django.db import transaction
+from django.db import IntegrityError, transaction
 
 from tenants.contracts import Actor
 from tenants.errors import Conflict, Invalid
@@ -29,9 +29,11 @@ def create_user(*, email: str, password: str, actor: Actor, name: str = "", is_o
     user = User(email=address, name=checked_name, is_staff=is_operator)
     check_password(password, user)
     user.set_password(password)
-    if User.objects.filter(email=address).exists():
-        raise Conflict(f"there is a user {address} already")
-    user.save(force_insert=True)
+    try:
+        with transaction.atomic():  # a savepoint: the unique index decides, also between two who ask at once
+            user.save(force_insert=True)
+    except IntegrityError as error:
+        raise Conflict(f"there is a user {address} already") from error
     after = {"email": address, "operator": is_operator}
     write_down(
         Change(action="user.created", target_kind="user", target_id=str(user.pk), tenant_id=None, after=after), actor

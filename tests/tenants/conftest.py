@@ -20,6 +20,12 @@ from tenants.services.workers import announce
 ACTOR = Actor("system", "tests", "tests")
 
 
+@pytest.fixture(autouse=True)
+def _quick_passwords(settings: Any) -> None:
+    """Hash passwords cheaply: Argon2 is meant to be slow, and is Django's to test."""
+    settings.PASSWORD_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher"]
+
+
 @pytest.fixture
 def actor() -> Actor:
     """Return who makes the tests' changes."""

@@ -115,6 +115,15 @@ def test_frameworks_refusals_have_the_shape(tenant: TenantView, operator: Any) -
         assert has_the_shape(response)
 
 
+def test_an_unknown_path_is_json_for_every_method() -> None:
+    """Also for a write without a CSRF token, which Django would answer with a page."""
+    strict = Client(enforce_csrf_checks=True)
+    for method in ("GET", "POST", "PATCH", "DELETE", "PUT"):
+        response = strict.generic(method, "/api/v1/nowhere/", b"{}", content_type="application/json")
+        assert response.status_code == 404
+        assert has_the_shape(response)
+
+
 def test_every_unknown_field_is_named(tenant: TenantView, operator: Any) -> None:
     """A typing mistake never passes for a setting, on any endpoint that takes a body."""
     etag = operator.get("tenants/acme/policy/")["ETag"]

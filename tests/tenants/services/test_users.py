@@ -1,5 +1,6 @@
 """Creating users."""
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -43,5 +44,20 @@ def test_a_wrong_value_is_named(db: None, actor: Actor, field: str, values: dict
 def test_an_email_is_taken_once(db: None, actor: Actor) -> None:
     """The second user of an e-mail is refused."""
     create_user(email="ada@example.com", password="correct horse 9", actor=actor)
+    assert AuditEvent.objects.across_tenants().count() == 1
     with pytest.raises(Conflict, match=r"ada@example\.com"):
         create_user(email="ADA@example.com", password="correct horse 9", actor=actor)
+
+
+@pytest.mark.django_db(transaction=True)
+def test_of_two_users_of_one_email_at_once_one_is_made(in_threads: Callable[..., list[Any]]) -> None:
+    """The race ends in a conflict, never in a database error."""
+    actor = Actor("system", "tests", "tests")
+
+    def make() -> User:
+        return create_user(email="ada@example.com", password="correct horse 9", actor=actor)
+
+    results = in_threads(make, make, make)
+    assert sum(isinstance(result, User) for result in results) == 1
+    assert sum(isinstance(result, Conflict) for result in results) == 2
+    assert AuditEvent.objects.across_tenants().count() == 1
