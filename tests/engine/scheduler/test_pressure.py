@@ -5,7 +5,7 @@ import random
 import pytest
 
 from engine.request import FinishReason, SequenceId, TenantId
-from engine.scheduler.pressure import MAX_EVICTIONS, is_protected
+from engine.scheduler.pressure import MAX_EVICTIONS
 from tests.engine.world import World
 
 
@@ -129,6 +129,14 @@ def test_nobody_is_preempted_for_memory_more_than_three_times(seed: int) -> None
         assert len(world.tokens[request]) == world.granted[request]
 
 
+def protect(world: World, *requests: SequenceId) -> None:
+    """Preempt running requests as if for the third time."""
+    for request in requests:
+        state = world.scheduler.roster.sequences[request]
+        state.evictions = MAX_EVICTIONS
+        world.scheduler.roster.preempt(state, -1, world.now)
+
+
 def test_a_protected_sequence_runs_on_reserved_blocks() -> None:
     """Preempted three times, a request comes back with all that it may need promised, and is left alone."""
     world = World(block_size=4, num_blocks=16, budget=64)
@@ -136,19 +144,40 @@ def test_a_protected_sequence_runs_on_reserved_blocks() -> None:
     world.policy("minnow")
     victim = world.submit("whale", 8, 40)
     world.step()
-    state = world.scheduler.roster.sequences[victim]
-    state.evictions = MAX_EVICTIONS
-    world.scheduler.roster.preempt(state, -1, world.now)
-    assert is_protected(state)
+    protect(world, victim)
     world.step()
+    state = world.scheduler.roster.sequences[victim]
     assert state.table is not None
     assert len(state.table.blocks) + state.table.reserved == 12
     for _ in range(10):
-        world.submit("minnow", 8, 30)
-    world.run(limit=5000)
+        world.submit("minnow", 4, 12)
+    while victim not in world.finished:
+        expect_short_outputs(world, "minnow")
+        world.step()
+    world.run()
+    assert world.scheduler.roster.num_preemptions > 1
     assert world.outputs[victim][-1].num_preemptions == 1
     assert len(world.tokens[victim]) == 40
     world.assert_exact(victim)
+
+
+def test_protected_sequences_leave_room_for_guarantees() -> None:
+    """They start only as far as every guarantee can still be met without touching one of them."""
+    world = World(block_size=4, num_blocks=24, budget=128)
+    world.policy("guarded", soft=8)
+    world.policy("a")
+    world.policy("b")
+    first, second = world.submit("a", 8, 24), world.submit("b", 8, 32)
+    world.step()
+    protect(world, first, second)
+    world.step()
+    assert world.running() == [first]
+    guarded = world.submit("guarded", 31, 1)
+    world.step()
+    assert guarded in world.finished
+    world.run()
+    assert list(world.finished) == [guarded, first, second]
+    assert world.scheduler.roster.num_preemptions == 2
 
 
 def test_a_preempted_request_keeps_its_place() -> None:
@@ -171,16 +200,17 @@ def test_a_preempted_request_keeps_its_place() -> None:
 
 def test_a_large_request_is_not_starved_by_small_ones() -> None:
     """Small requests that would always fit in the gaps cannot keep a large one waiting for ever."""
+    chance = random.Random(3)
     world = World(block_size=4, num_blocks=32, max_rows=16, budget=64)
     world.policy("whale")
     world.policy("minnow", max_running=16)
-    for _ in range(6):
-        world.submit("minnow", 8, 40)
+    for length in (4, 12, 20, 28, 36):
+        world.submit("minnow", 4, length)
     world.step(0.05)
     whale = world.submit("whale", 100, 8)
     for _ in range(400):
-        if len(world.scheduler.roster.sequences) < 12:
-            world.submit("minnow", 8, 40)
+        while world.scheduler.roster.tenant(TenantId("minnow")).num_waiting < 4:
+            world.submit("minnow", 4, chance.randint(4, 40))
         world.step(0.05)
         if whale in world.finished:
             break
