@@ -43,12 +43,14 @@ def wait_for(
 class Process:
     """A child process with a log, tied to the life of the test run."""
 
-    def __init__(self, name: str, command: list[str], env: Mapping[str, str], folder: Path) -> None:
+    def __init__(
+        self, name: str, command: list[str], env: Mapping[str, str], folder: Path, stdin: Any = subprocess.DEVNULL
+    ) -> None:
         self.name = name
         self.log_path = folder / f"{name}.log"
         with self.log_path.open("ab") as log:
             self.popen = subprocess.Popen(
-                tethered_here(command), cwd=ROOT, env=dict(env), stdin=subprocess.DEVNULL, stdout=log, stderr=log
+                tethered_here(command), cwd=ROOT, env=dict(env), stdin=stdin, stdout=log, stderr=log
             )
 
     @property
