@@ -16,9 +16,9 @@ from tokenizers import Tokenizer
 from engine import ipc
 from engine.front.connection import Connection
 from engine.front.detokenize import TextStream
-from engine.front.live_request import InvalidSubmitError, LiveRequest, check_submit, submit_frame
+from engine.front.live_request import InvalidSubmitError, LiveRequest, check_submit, identity_of, submit_frame
 from engine.front.meter import PB_REASON, IdentityTooLongError, Meter
-from engine.front.table import Counters, Identity
+from engine.front.table import Counters
 from engine.model.folder import ModelFolder
 from engine.protocol import pb
 from engine.request import FinishReason, RefusalCode
@@ -135,17 +135,8 @@ class Dispatcher:
     def _begin(self, connection: Connection, submit: pb.Submit) -> pb.Refused | None:
         assert self._folder is not None and self._tokenizer is not None
         counters = Counters(started_at=time.time())
-        identity = Identity(
-            request_id=submit.request_id,
-            tenant=submit.tenant,
-            project=submit.project,
-            key=submit.key,
-            session=submit.session,
-            model=self._folder.name,
-            worker_id=self._worker_id,
-        )
         try:
-            metered = self._meter.begin(identity, counters)
+            metered = self._meter.begin(identity_of(submit, self._folder.name, self._worker_id), counters)
         except IdentityTooLongError as error:
             return _refused(RefusalCode.INVALID, str(error), "request_id")
         except OSError as error:

@@ -9,7 +9,7 @@ from engine.front.connection import Connection
 from engine.front.detokenize import TextStream
 from engine.front.meter import Metered
 from engine.front.policies import PRIORITY
-from engine.front.table import Counters
+from engine.front.table import Counters, Identity
 from engine.protocol import pb
 from engine.request import Priority
 
@@ -80,6 +80,19 @@ def _check_sampling(sampling: pb.Sampling) -> None:
             raise InvalidSubmitError(
                 "stop", f"a stop string has {len(stop)} characters: give 1 to {_MAX_STOP_CHARACTERS}"
             )
+
+
+def identity_of(submit: pb.Submit, model: str, worker_id: str) -> Identity:
+    """Return what the meter keeps of a submit."""
+    return Identity(
+        request_id=submit.request_id,
+        tenant=submit.tenant,
+        project=submit.project,
+        key=submit.key,
+        session=submit.session,
+        model=model,
+        worker_id=worker_id,
+    )
 
 
 def submit_frame(handle: int, submit: pb.Submit) -> ipc.SubmitFrame:

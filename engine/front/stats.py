@@ -41,8 +41,6 @@ class StatsBook:
             )
         first, last = self._frames[0], self._frames[-1]
         seconds = last.at - first.at
-        before = {use.tenant: use.output_tokens for use in first.tenants}
-        peaks, self._peaks = self._peaks, {}
         return pb.Stats(
             at=last.at,
             step=last.step,
@@ -55,21 +53,27 @@ class StatsBook:
             queued=last.queued,
             prompt_tokens_per_second=_rate(last.prompt_tokens - first.prompt_tokens, seconds),
             output_tokens_per_second=_rate(last.output_tokens - first.output_tokens, seconds),
-            tenants=[
-                pb.TenantStats(
-                    tenant=use.tenant,
-                    kv_bytes=use.kv_bytes,
-                    running=use.running,
-                    queued=use.queued,
-                    output_tokens_per_second=_rate(use.output_tokens - before.get(use.tenant, 0), seconds),
-                    kv_peak_bytes=max(use.kv_peak_bytes, peaks.get(use.tenant, 0)),
-                )
-                for use in last.tenants
-            ],
+            tenants=self._tenants(first, last),
             applied_version=applied_version,
             core_ready=core_ready,
             num_preemptions=self._preemptions_of_old_cores + last.num_preemptions,
         )
+
+    def _tenants(self, first: ipc.StatsFrame, last: ipc.StatsFrame) -> list[pb.TenantStats]:
+        seconds = last.at - first.at
+        before = {use.tenant: use.output_tokens for use in first.tenants}
+        peaks, self._peaks = self._peaks, {}
+        return [
+            pb.TenantStats(
+                tenant=use.tenant,
+                kv_bytes=use.kv_bytes,
+                running=use.running,
+                queued=use.queued,
+                output_tokens_per_second=_rate(use.output_tokens - before.get(use.tenant, 0), seconds),
+                kv_peak_bytes=max(use.kv_peak_bytes, peaks.get(use.tenant, 0)),
+            )
+            for use in last.tenants
+        ]
 
 
 def _rate(count: int, seconds: float) -> float:

@@ -4,6 +4,7 @@ import asyncio
 import shutil
 import tempfile
 from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -31,12 +32,43 @@ def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return make_tiny_model(tmp_path_factory.mktemp("model") / "tiny")
 
 
+@contextmanager
+def short_folder() -> Iterator[Path]:
+    """A folder with a short name, removed at the end."""
+    path = Path(tempfile.mkdtemp(prefix="tg-"))
+    try:
+        yield path
+    finally:
+        shutil.rmtree(path)
+
+
 @pytest.fixture
 def folder() -> Iterator[Path]:
     """A short-named folder."""
-    path = Path(tempfile.mkdtemp(prefix="tg-"))
-    yield path
-    shutil.rmtree(path)
+    with short_folder() as path:
+        yield path
+
+
+@pytest.fixture(scope="module")
+def shared_worker(tiny_model: Path) -> Iterator[WorkerProcess]:
+    """One ready worker over the scripted core for all tests of a module: use request ids of your own."""
+    with short_folder() as path:
+        worker = WorkerProcess(path, tiny_model, scripted=True)
+        try:
+            yield worker.start().wait_ready()
+        finally:
+            worker.close()
+
+
+@pytest.fixture(scope="module")
+def engine(tiny_model: Path) -> Iterator[WorkerProcess]:
+    """One ready worker with a real core for all tests of a module."""
+    with short_folder() as path:
+        worker = WorkerProcess(path, tiny_model, scripted=False, ENGINE_POISON="1")
+        try:
+            yield worker.start().wait_ready()
+        finally:
+            worker.close()
 
 
 @pytest.fixture

@@ -36,7 +36,9 @@ def test_policy_is_applied_and_older_pushes_are_only_acked(worker: WorkerProcess
             first = (await control.until(lambda event: event.HasField("applied"))).applied
             assert (first.version, first.epoch) == (5, 1)
             assert first.at > 0
-            await control.push(pb.PolicyPush(version=4, snapshot=True, tenants=[pb.TenantPolicy(tenant="old", weight=1)]))
+            await control.push(
+                pb.PolicyPush(version=4, snapshot=True, tenants=[pb.TenantPolicy(tenant="old", weight=1)])
+            )
             late = (await control.until(lambda event: event.HasField("applied"))).applied
             assert late == first
             hello = (await client.control().read()).hello
@@ -200,5 +202,25 @@ def test_calls_wait_for_a_starting_core(make_worker: StartWorker, run: Run) -> N
             card, hello = await asyncio.gather(client.describe(), client.control().read())
             assert card.num_blocks == BLOCKS
             assert hello.hello.block_bytes == BLOCK_BYTES
+
+    run(story())
+
+
+def test_policy_that_cannot_be_in_force_ends_the_stream(worker: WorkerProcess, run: Run) -> None:
+    """A push that a core would ignore is refused aloud, and the policy before it stays."""
+
+    async def story() -> None:
+        async with channel(worker.address) as client:
+            await client.use_policy(
+                pb.PolicyPush(version=1, snapshot=True, tenants=[pb.TenantPolicy(tenant="a", weight=1)])
+            )
+            control = client.control()
+            await control.push(pb.PolicyPush(version=2, snapshot=True, tenants=[pb.TenantPolicy(tenant="b", weight=0)]))
+            with pytest.raises(grpc.aio.AioRpcError) as caught:
+                await control.until(lambda _event: False)
+            assert caught.value.code() == grpc.StatusCode.INVALID_ARGUMENT
+            assert "weight 0.0 of tenant b" in (caught.value.details() or "")
+            hello = (await client.control().read()).hello
+            assert (hello.applied_version, [grant.tenant for grant in hello.grants]) == (1, ["a"])
 
     run(story())

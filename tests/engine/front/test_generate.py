@@ -12,11 +12,11 @@ from tests.engine.front.process import WorkerProcess
 from tests.engine.front.scripted_core import COUNT, ECHO, FLOOD, HANG, QUEUE, REFUSE
 
 
-def test_many_requests_share_one_stream(worker: WorkerProcess, run: Run) -> None:
+def test_many_requests_share_one_stream(shared_worker: WorkerProcess, run: Run) -> None:
     """Each of 40 requests gets admitted, its own tokens in order, and one end, on one connection."""
 
     async def story() -> None:
-        async with channel(worker.address) as client:
+        async with channel(shared_worker.address) as client:
             stream = client.generate()
             numbers = [await stream.submit([COUNT, 5 + index % 7]) for index in range(40)]
             for index, number in enumerate(numbers):
@@ -31,11 +31,11 @@ def test_many_requests_share_one_stream(worker: WorkerProcess, run: Run) -> None
     run(story())
 
 
-def test_one_message_a_step(worker: WorkerProcess, run: Run) -> None:
+def test_one_message_a_step(shared_worker: WorkerProcess, run: Run) -> None:
     """The deltas of requests that run side by side come in one message per step, at most one a request."""
 
     async def story() -> None:
-        async with channel(worker.address) as client:
+        async with channel(shared_worker.address) as client:
             stream = client.generate()
             numbers = [await stream.submit([HANG, 50]) for _ in range(8)]
             for number in numbers:
@@ -48,13 +48,13 @@ def test_one_message_a_step(worker: WorkerProcess, run: Run) -> None:
     run(story())
 
 
-def test_stop_string_ends_the_request(worker: WorkerProcess, run: Run, tokenize: Tokenize) -> None:
+def test_stop_string_ends_the_request(shared_worker: WorkerProcess, run: Run, tokenize: Tokenize) -> None:
     """Text is cut before the stop string, the core is told, and usage counts up to the token that completed it."""
 
     async def story() -> None:
         text = "one two ENDING three four"
         tokens = tokenize(text)
-        async with channel(worker.address) as client:
+        async with channel(shared_worker.address) as client:
             stream = client.generate()
             number = await stream.submit([ECHO, 0, *tokens], stop=["ENDING"])
             end = await stream.end(number)
@@ -67,12 +67,12 @@ def test_stop_string_ends_the_request(worker: WorkerProcess, run: Run, tokenize:
     run(story())
 
 
-def test_end_token_is_counted_and_not_shown(worker: WorkerProcess, run: Run, tokenize: Tokenize) -> None:
+def test_end_token_is_counted_and_not_shown(shared_worker: WorkerProcess, run: Run, tokenize: Tokenize) -> None:
     """A stop token id that ends an output counts as generated, and its text is not part of the output."""
 
     async def story() -> None:
         tokens = tokenize("good morning")
-        async with channel(worker.address) as client:
+        async with channel(shared_worker.address) as client:
             stream = client.generate()
             number = await stream.submit([ECHO, 0, *tokens, 200], sampling={"stop_token_ids": [200]})
             end = await stream.end(number)
@@ -82,11 +82,11 @@ def test_end_token_is_counted_and_not_shown(worker: WorkerProcess, run: Run, tok
     run(story())
 
 
-def test_cancel_ends_a_request(worker: WorkerProcess, run: Run) -> None:
+def test_cancel_ends_a_request(shared_worker: WorkerProcess, run: Run) -> None:
     """A cancelled request ends with `cancelled` and what it had; others go on."""
 
     async def story() -> None:
-        async with channel(worker.address) as client:
+        async with channel(shared_worker.address) as client:
             stream = client.generate()
             kept, gone = await stream.submit([COUNT, 200]), await stream.submit([HANG, 3])
             await stream.tokens(gone, 3)
@@ -99,11 +99,11 @@ def test_cancel_ends_a_request(worker: WorkerProcess, run: Run) -> None:
     run(story())
 
 
-def test_broken_stream_cancels_its_requests(worker: WorkerProcess, run: Run) -> None:
+def test_broken_stream_cancels_its_requests(shared_worker: WorkerProcess, run: Run) -> None:
     """When a connection breaks, its requests end as `cancelled` in the journal and hold nothing in the core."""
 
     async def story() -> None:
-        async with channel(worker.address) as client:
+        async with channel(shared_worker.address) as client:
             control = client.control()
             stream = client.generate()
             for index in range(5):
@@ -122,11 +122,11 @@ def test_broken_stream_cancels_its_requests(worker: WorkerProcess, run: Run) -> 
     run(story())
 
 
-def test_half_closed_stream_gets_everything(worker: WorkerProcess, run: Run) -> None:
+def test_half_closed_stream_gets_everything(shared_worker: WorkerProcess, run: Run) -> None:
     """A client that is done submitting gets every event, then the stream ends with OK."""
 
     async def story() -> None:
-        async with channel(worker.address) as client:
+        async with channel(shared_worker.address) as client:
             stream = client.generate()
             number = await stream.submit([COUNT, 30])
             await stream.call.done_writing()
@@ -137,11 +137,11 @@ def test_half_closed_stream_gets_everything(worker: WorkerProcess, run: Run) -> 
     run(story())
 
 
-def test_refusal_of_the_core_leaves_no_usage(worker: WorkerProcess, run: Run) -> None:
+def test_refusal_of_the_core_leaves_no_usage(shared_worker: WorkerProcess, run: Run) -> None:
     """A refused request gets the core's reason and no usage record."""
 
     async def story() -> None:
-        async with channel(worker.address) as client:
+        async with channel(shared_worker.address) as client:
             control, stream = client.control(), client.generate()
             refused = await stream.submit([REFUSE, 0], request_id="refused")
             end = await stream.end(refused)
@@ -149,7 +149,7 @@ def test_refusal_of_the_core_leaves_no_usage(worker: WorkerProcess, run: Run) ->
             assert (end.refused.message, end.refused.field) == ("needs 9 of 4 bytes", "messages")
             await stream.end(await stream.submit([COUNT, 1], request_id="after"))
             await control.usage("after")
-            assert set(control.records) == {"after"}
+            assert "refused" not in control.records
 
     run(story())
 
@@ -169,11 +169,13 @@ def test_refusal_of_the_core_leaves_no_usage(worker: WorkerProcess, run: Run) ->
         ({"session": "é" * 200}, "session"),
     ],
 )
-def test_malformed_submit_is_refused(worker: WorkerProcess, run: Run, fields: dict[str, object], field: str) -> None:
+def test_malformed_submit_is_refused(
+    shared_worker: WorkerProcess, run: Run, fields: dict[str, object], field: str
+) -> None:
     """What cannot be a request is refused with the field to change, and the stream lives on."""
 
     async def story() -> None:
-        async with channel(worker.address) as client:
+        async with channel(shared_worker.address) as client:
             stream = client.generate()
             prompt = fields.pop("token_ids", [COUNT, 1])
             end = await stream.end(await stream.submit(prompt, **fields))  # type: ignore[arg-type]
@@ -184,11 +186,11 @@ def test_malformed_submit_is_refused(worker: WorkerProcess, run: Run, fields: di
     run(story())
 
 
-def test_request_id_of_a_running_request_is_refused(worker: WorkerProcess, run: Run) -> None:
+def test_request_id_of_a_running_request_is_refused(shared_worker: WorkerProcess, run: Run) -> None:
     """Two running requests never share an id: it is the key of the usage record."""
 
     async def story() -> None:
-        async with channel(worker.address) as client:
+        async with channel(shared_worker.address) as client:
             stream = client.generate()
             await stream.submit([HANG, 1], request_id="same")
             end = await stream.end(await stream.submit([COUNT, 1], request_id="same"))
@@ -197,11 +199,11 @@ def test_request_id_of_a_running_request_is_refused(worker: WorkerProcess, run: 
     run(story())
 
 
-def test_stream_number_in_use_ends_the_connection(worker: WorkerProcess, run: Run) -> None:
+def test_stream_number_in_use_ends_the_connection(shared_worker: WorkerProcess, run: Run) -> None:
     """A client that gives two running requests one number has lost count: its connection ends with the reason."""
 
     async def story() -> None:
-        async with channel(worker.address) as client:
+        async with channel(shared_worker.address) as client:
             stream = client.generate()
             await stream.submit([HANG, 1], stream=7)
             await stream.submit([HANG, 1], stream=7)

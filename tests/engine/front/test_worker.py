@@ -18,12 +18,6 @@ from tests.engine.front.process import WorkerProcess, process_runs, wait_for
 LONG = {"max_tokens": 1500, "ignore_eos": True}
 
 
-@pytest.fixture
-def engine(make_worker: StartWorker) -> WorkerProcess:
-    """A ready worker."""
-    return make_worker(scripted=False, ENGINE_POISON="1").start().wait_ready()
-
-
 async def idle(client: Client) -> pb.Stats:
     """Return the first statistics that show no request and no block in use."""
     control = client.control()
@@ -99,8 +93,9 @@ def test_request_without_a_policy_is_refused(engine: WorkerProcess, run: Run) ->
     run(story())
 
 
-def test_core_killed_in_mid_stream(engine: WorkerProcess, run: Run) -> None:
+def test_core_killed_in_mid_stream(make_worker: StartWorker, run: Run) -> None:
     """Streams end with an error and exact usage, the core comes back with its policy, the next request works."""
+    engine = make_worker(scripted=False).start().wait_ready()
 
     async def story() -> None:
         async with channel(engine.address) as client:
