@@ -59,6 +59,7 @@ bench: setup $(STAMPS)/dev
 	for script in bench/*.py; do $(PY) "$$script"; done
 
 clean:
+	@if [ -e var/up.lock ] && ! flock --nonblock var/up.lock true; then echo "Tollgate runs from var/: stop it first" >&2; exit 1; fi
 	rm -rf $(VENV) frontend/node_modules frontend/dist staticfiles build bench/results var
 	rm -rf .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
