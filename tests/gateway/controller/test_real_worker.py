@@ -1,0 +1,130 @@
+"""The controller against `python -m engine` itself, on a tiny model."""
+
+import asyncio
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import grpc.aio
+import pytest
+
+from engine.protocol import engine_pb2 as pb
+from engine.protocol.engine_pb2_grpc import EngineStub
+from tenants.contracts import WorkerAnnouncement
+from tenants.models import UsageRecord
+from tenants.services.workers import announce
+from tests.engine.front.process import WorkerProcess
+from tests.engine.tiny_model import make_tiny_model
+from tests.gateway.controller.conftest import controller, in_thread, set_hard, until_stored
+from tests.gateway.controller.scripted_worker import TOKEN
+from tests.gateway.controller.test_policy_push import all_applied
+
+MIB = 1 << 20
+
+
+@pytest.fixture
+def engine() -> Iterator[WorkerProcess]:
+    """A worker that is ready."""
+    with tempfile.TemporaryDirectory(prefix="tg-") as name:
+        folder = Path(name)
+        settings = {"ENGINE_TOKEN": TOKEN, "ENGINE_WORKER_ID": "real", "OMP_NUM_THREADS": "1"}
+        worker = WorkerProcess(folder, make_tiny_model(folder / "tiny"), scripted=False, **settings)
+        try:
+            yield worker.start().wait_ready()
+        finally:
+            worker.close()
+
+
+def card(worker: WorkerProcess) -> WorkerAnnouncement:
+    """Return what the worker would announce."""
+    return WorkerAnnouncement(
+        worker_id="real",
+        address=worker.address,
+        model="tiny",
+        digest="",
+        kv_bytes=16 * MIB,
+        block_bytes=1 << 12,
+        max_context=2048,
+    )
+
+
+async def generate(worker: WorkerProcess, tenant: str, request_id: str, num_prompt: int, version: int) -> pb.Event:
+    """Run one request and return its last event."""
+    submit = pb.Submit(
+        stream=1,
+        request_id=request_id,
+        tenant=tenant,
+        key="abc123",
+        namespace=b"n" * 32,
+        token_ids=[5 + i % 200 for i in range(num_prompt)],
+        sampling=pb.Sampling(max_tokens=8, temperature=0, top_p=1, ignore_eos=True),
+        policy_version=version,
+    )
+    async with grpc.aio.insecure_channel(worker.address) as channel:
+        stub = EngineStub(channel)  # type: ignore[no-untyped-call]  # generated code
+        call = stub.Generate(metadata=(("authorization", f"Bearer {TOKEN}"),))
+        await call.write(pb.Command(submit=submit))
+        async for step in call:
+            for event in step.events:
+                if event.WhichOneof("kind") in ("finished", "refused"):
+                    call.cancel()
+                    return event
+    raise AssertionError("the stream ended before the request")
+
+
+def test_limits_reach_the_next_step_and_usage_comes_back(tenant: str, engine: WorkerProcess) -> None:
+    """A request that fits runs and is metered exactly; after the operator's change it is refused, naming the limit."""
+
+    async def story() -> None:
+        async with controller():
+            await in_thread(lambda: announce(announcement=card(engine)))
+            await until_stored(lambda: all_applied(1))
+            done = await generate(engine, tenant, "r-1", 300, 1)
+            assert done.finished.reason == pb.FINISH_REASON_LENGTH
+            record = await until_stored(lambda: UsageRecord.objects.across_tenants().filter(pk="r-1").first())
+            assert (record.prompt_tokens, record.completion_tokens) == (300, 8)
+            version = await in_thread(lambda: set_hard(tenant, 1, 64 << 10))
+            acks = await until_stored(lambda: all_applied(version))
+            assert acks.ms < 1000
+            refused = await generate(engine, tenant, "r-2", 300, version)
+            assert refused.refused.code == pb.REFUSAL_CODE_KV_LIMIT, refused
+
+    asyncio.run(story())
+
+
+def test_a_killed_worker_is_met_again(tenant: str, engine: WorkerProcess) -> None:
+    """After kill -9 of the whole worker it comes back under its last policy and takes up what was written meanwhile."""
+
+    async def story() -> None:
+        async with controller():
+            await in_thread(lambda: announce(announcement=card(engine)))
+            await until_stored(lambda: all_applied(1))
+            engine.kill()
+            version = await in_thread(lambda: set_hard(tenant, 1, 3 * MIB))
+            await asyncio.to_thread(lambda: engine.start().wait_ready(cores=2))
+            await until_stored(lambda: all_applied(version), 20)
+
+    asyncio.run(story())
+
+
+def test_changes_are_applied_well_within_a_second(tenant: str, engine: WorkerProcess) -> None:
+    """From the commit of a change to the worker's step, 40 times in a row, idle or not, it never takes a second."""
+
+    async def story() -> None:
+        async with controller():
+            await in_thread(lambda: announce(announcement=card(engine)))
+            await until_stored(lambda: all_applied(1))
+            version, latencies = 1, []
+            for turn in range(40):
+                at = version
+                version = await in_thread(lambda at=at, hard=turn: set_hard(tenant, at, (8 << 20) + hard))
+                acks = await until_stored(lambda at=version: all_applied(at))
+                latencies.append(acks.ms)
+            latencies.sort()
+            print(f"applied after p50 {latencies[20]:.1f} ms, p99 {latencies[-1]:.1f} ms")
+            assert latencies[-1] < 1000
+
+    started = time.monotonic()
+    asyncio.run(story())
+    assert time.monotonic() - started < 60
