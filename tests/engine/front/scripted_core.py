@@ -149,7 +149,7 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--endpoint", required=True)
     endpoint = parser.parse_args().endpoint
-    parent = os.getppid()
+    front = int(endpoint.split("-")[-2])  # asking for the parent's id would be too late if the front is gone already
     with zmq.Context() as context, context.socket(zmq.PAIR) as socket:
         socket.set(zmq.LINGER, 0)
         socket.set(zmq.SNDHWM, 0)
@@ -166,7 +166,7 @@ def main() -> None:
                 pid=os.getpid(),
             )
         )
-        while os.getppid() == parent:
+        while os.getppid() == front:
             while socket.poll(_STEP_MS):
                 core.take(ipc.decode_to_core(socket.recv()))
             core.run_step()
