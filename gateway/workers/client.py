@@ -102,23 +102,29 @@ class WorkerClient:
 
     async def _run(self) -> None:
         backoff = FIRST_BACKOFF
-        while True:
-            try:
-                async with self._open() as stub:
-                    await self._serve(stub)
-                reason = "the worker closed the stream"
-            except grpc.aio.AioRpcError as error:
-                reason = f"{error.code().name}: {error.details()}"
-            except (ValueError, OSError) as error:  # a card or a certificate that can't be read
-                reason = str(error)
-                _log.error("worker_unusable", address=self.dial.address, reason=reason)
-            was_connected = self.connected.is_set()
-            self._break(f"the connection to its worker broke ({reason})")
-            if was_connected:
-                backoff = FIRST_BACKOFF
-                _log.warning("worker_lost", address=self.dial.address, reason=reason)
-            await asyncio.sleep(backoff)
-            backoff = min(backoff * 2, LAST_BACKOFF)
+        try:
+            while True:
+                reason = await self._serve_until_broken()
+                if self.connected.is_set():
+                    backoff = FIRST_BACKOFF
+                    _log.warning("worker_lost", address=self.dial.address, reason=reason)
+                self._break(f"the connection to its worker broke ({reason})")
+                await asyncio.sleep(backoff)
+                backoff = min(backoff * 2, LAST_BACKOFF)
+        finally:
+            self._break("this process closed the connection to its worker")
+
+    async def _serve_until_broken(self) -> str:
+        """Connect and serve; return what ended it."""
+        try:
+            async with self._open() as stub:
+                await self._serve(stub)
+        except grpc.aio.AioRpcError as error:
+            return f"{error.code().name}: {error.details()}"
+        except (ValueError, OSError) as error:  # a card or a certificate that can't be read
+            _log.error("worker_unusable", address=self.dial.address, reason=str(error))
+            return str(error)
+        return "the worker closed the stream"
 
     @asynccontextmanager
     async def _open(self) -> AsyncIterator[Any]:
@@ -130,7 +136,6 @@ class WorkerClient:
         try:
             yield rpc.EngineStub(channel)  # type: ignore[no-untyped-call]  # generated code
         finally:
-            self._break("this process closed the connection to its worker")
             await channel.close(None)
 
     async def _serve(self, stub: Any) -> None:

@@ -1,0 +1,163 @@
+"""One request over several workers."""
+
+import asyncio
+import tempfile
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from engine.protocol import pb
+from gateway.routing.choose import Candidate, choose
+from gateway.routing.route import Routed
+from gateway.workers.errors import GenerationFailed, Refused, Stopping, WorkerUnavailable
+from gateway.workers.generation import Admitted, Delta, Finished
+from gateway.workers.registry import WorkerRegistry
+from tests.gateway.wire.scripted import TOKEN, ScriptedEngine, admitted, delta, finished, refused, serving, until
+
+Story = Callable[[Routed, ScriptedEngine, ScriptedEngine], Coroutine[Any, Any, None]]
+
+
+def test_choose() -> None:
+    """The least loaded goes first, ties by id, those tried never."""
+    candidates = [Candidate(worker_id=name, num_active=load) for name, load in (("c", 1), ("b", 1), ("a", 5))]
+    first = choose(candidates)
+    assert first is not None
+    assert first.worker_id == "b"
+    last = choose(candidates, frozenset({"b", "c"}))
+    assert last is not None
+    assert last.worker_id == "a"
+    assert choose(candidates, frozenset({"a", "b", "c"})) is None
+    assert choose([]) is None
+
+
+@asynccontextmanager
+async def routed() -> AsyncIterator[tuple[Routed, ScriptedEngine, ScriptedEngine]]:
+    """A request on its way to the first of two workers."""
+    with tempfile.TemporaryDirectory(prefix="tollgate-") as name:
+        async with serving(Path(name), "a") as one, serving(Path(name), "b") as two:
+
+            async def read() -> list[Any]:
+                return [one.view(), two.view()]
+
+            registry = WorkerRegistry(read, TOKEN)
+            await registry.refresh()
+            await until(lambda: registry.num_connected == 2)
+            model = registry.model("scripted")
+            assert model is not None
+            async with Routed(registry, model, pb.Submit(request_id="r", token_ids=[1, 2])) as run:
+                await until(lambda: one.submits)
+                yield run, one, two
+            await registry.close()
+
+
+def run(story: Story) -> None:
+    """Run a story."""
+
+    async def main() -> None:
+        async with routed() as (request, one, two):
+            await story(request, one, two)
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("code", [pb.REFUSAL_CODE_DRAINING, pb.REFUSAL_CODE_UNAVAILABLE])
+def test_worker_that_cannot_is_left(code: int) -> None:
+    """A worker that drains or starts is left for the next; the next try has a request id of its own."""
+
+    async def story(request: Routed, one: ScriptedEngine, two: ScriptedEngine) -> None:
+        await one.say(refused(one.submits[0].stream, code))
+        event = asyncio.create_task(request.next())
+        sent = (await until(lambda: two.submits))[0]
+        assert (one.submits[0].request_id, sent.request_id) == ("r", "r.2")
+        await two.say(admitted(sent.stream), finished(sent.stream))
+        assert await event == Admitted(10)
+        assert isinstance(await request.next(), Finished)
+        assert request.used_tokens == 5
+
+    run(story)
+
+
+def test_every_worker_refuses() -> None:
+    """When no worker takes it the last refusal is the answer, and nothing was used."""
+
+    async def story(request: Routed, one: ScriptedEngine, two: ScriptedEngine) -> None:
+        await one.say(refused(one.submits[0].stream, pb.REFUSAL_CODE_DRAINING))
+        event = asyncio.create_task(request.next())
+        await until(lambda: two.submits)
+        await two.say(refused(two.submits[0].stream, pb.REFUSAL_CODE_UNAVAILABLE))
+        with pytest.raises(Refused):
+            await event
+        assert request.used_tokens == 0
+
+    run(story)
+
+
+@pytest.mark.parametrize("code", [pb.REFUSAL_CODE_KV_LIMIT, pb.REFUSAL_CODE_INVALID, pb.REFUSAL_CODE_QUEUE_FULL])
+def test_refusal_of_the_request_is_final(code: int) -> None:
+    """What is wrong with the request itself is not tried elsewhere."""
+
+    async def story(request: Routed, one: ScriptedEngine, two: ScriptedEngine) -> None:
+        await one.say(refused(one.submits[0].stream, code))
+        with pytest.raises(Refused):
+            await request.next()
+        assert not two.submits
+
+    run(story)
+
+
+def test_broken_before_admission_goes_on_elsewhere() -> None:
+    """A worker lost before it admitted the request costs the client nothing."""
+
+    async def story(request: Routed, one: ScriptedEngine, two: ScriptedEngine) -> None:
+        one.break_stream()
+        event = asyncio.create_task(request.next())
+        sent = (await until(lambda: two.submits))[0]
+        await two.say(admitted(sent.stream))
+        assert await event == Admitted(10)
+
+    run(story)
+
+
+def test_broken_after_admission_is_an_error() -> None:
+    """A worker lost in mid-stream ends the request; what was generated counts."""
+
+    async def story(request: Routed, one: ScriptedEngine, two: ScriptedEngine) -> None:
+        stream = one.submits[0].stream
+        await one.say(admitted(stream), delta(stream, "ab", 2))
+        assert await request.next() == Admitted(10)
+        assert await request.next() == Delta("ab")
+        one.break_stream()
+        with pytest.raises(GenerationFailed):
+            await request.next()
+        assert not two.submits
+        assert request.used_tokens == 4
+
+    run(story)
+
+
+def test_fail_ends_it() -> None:
+    """A request that this process ends is cancelled and tried nowhere else."""
+
+    async def story(request: Routed, one: ScriptedEngine, two: ScriptedEngine) -> None:
+        request.fail(Stopping("stop"))
+        with pytest.raises(Stopping):
+            await request.next()
+        await until(lambda: one.cancels)
+        assert not two.submits
+
+    run(story)
+
+
+def test_no_worker() -> None:
+    """Without a connected worker the request is refused at once."""
+
+    async def main() -> None:
+        async with routed() as (request, *_):
+            empty = WorkerRegistry(lambda: asyncio.sleep(0, []), TOKEN)
+            with pytest.raises(WorkerUnavailable):
+                Routed(empty, request._model, pb.Submit(request_id="r"))
+
+    asyncio.run(main())
