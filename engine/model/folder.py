@@ -8,6 +8,7 @@
 
 import hashlib
 import json
+import logging
 import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -196,6 +197,7 @@ def _file_digest(file: Path) -> str:
 
 def main() -> int:
     """Prepare the configured model and print its folder."""
+    logging.basicConfig(level=logging.INFO, format="%(name)s: %(message)s")
     try:
         folder = resolve_model(EngineConfig.from_env())
     except EngineError as error:

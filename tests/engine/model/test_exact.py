@@ -11,6 +11,8 @@ from engine.model.runner import ModelRunner
 from tests.engine.model.checkpoints import assert_greedy, oracle
 from tests.engine.model.driver import Drive, generate
 
+pytestmark = pytest.mark.xdist_group("exact")  # one worker holds the two copies of the weights
+
 LENGTHS = [1, 2, 3, 5, 9, 15, 16, 17, 24, 31, 48, 64, 65, 100, 128, 150, 201, 300, 513, 1500]
 NUM_TOKENS = 64
 _TEXT = (
