@@ -29,6 +29,7 @@ from tenants.services.workers import forget_stale, seen
 MEET_SECONDS = 1.0  # how long a new leader waits to hear what known workers hold before it moves any grant
 SEEN_SECONDS = 15.0  # a worker that is connected but silent on HTTP for so long is kept alive by its stream
 FORGET_SECONDS = 120.0  # a worker that is away keeps its grants for so long: it may still be serving, cut off from here
+SETTLE_SECONDS = 30.0  # a new leader forgets nobody before workers have had the time to come back
 TIDY_SECONDS = 5.0
 
 log = structlog.get_logger("controller")
@@ -54,6 +55,7 @@ class Fleet:
         self._known: dict[str, KnownWorker] = {}
         self._links: dict[str, tuple[WorkerLink, asyncio.Task[None]]] = {}
         self._connected: set[str] = set()
+        self._met: set[str] = set()  # connected at some time of this spell: they may hold grants
         self._stale: set[str] = set()
         self._due = {POLICY_CHANNEL, WORKERS_CHANNEL}  # what must be read again
         self._has_read = False
@@ -103,15 +105,14 @@ class Fleet:
         while True:
             await asyncio.sleep(TIDY_SECONDS)
             try:
+                # Read anew: after a suspended machine wakes, a worker must be seen before it can be forgotten.
+                known = await self._threads.call(read_workers)
                 silent = [
-                    worker
-                    for worker in self._connected
-                    if worker in self._known and self._known[worker].silent_seconds > SEEN_SECONDS
+                    worker for worker in self._connected & known.keys() if known[worker].silent_seconds > SEEN_SECONDS
                 ]
                 if silent:
                     await self._threads.call(seen, worker_ids=silent)
-                # A leader that has just come has not given anybody the time to come back.
-                if time.monotonic() - self._started_at > WORKER_LIVE_SECONDS:
+                if time.monotonic() - self._started_at > SETTLE_SECONDS:
                     for worker in await self._threads.call(forget_stale, older_than_seconds=FORGET_SECONDS):
                         log.warning("worker_forgotten", worker=worker)
             except Error as error:
@@ -170,11 +171,12 @@ class Fleet:
 
     def _set_members(self) -> None:
         # A worker that never took a policy holds nothing and gets no share before it can be reached.
+        self._met &= self._known.keys()
         self._ledger.set_workers(
             {
                 worker: known.view.kv_bytes
                 for worker, known in self._known.items()
-                if worker in self._connected or known.applied_version > 0
+                if worker in self._met or known.applied_version > 0
             }
         )
 
@@ -195,6 +197,7 @@ class Fleet:
         if worker_id not in self._known:
             return
         self._connected.add(worker_id)
+        self._met.add(worker_id)
         self._set_members()
         self._ledger.connect(worker_id, (hello.applied_version, hello.applied_epoch), grants_of(hello))
         self._send_drain(worker_id)

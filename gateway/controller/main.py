@@ -48,6 +48,7 @@ async def run(settings: ControllerSettings) -> None:
 
 
 async def control(settings: ControllerSettings, threads: DatabaseThreads) -> None:
+    """Stand by and lead in turn, until cancelled."""
     hints = HintPublisher(settings.redis_url)
     async with asyncio.TaskGroup() as tasks:
         tasks.create_task(hints.run(), name="hints")

@@ -8,14 +8,16 @@ import sys
 import tempfile
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager
+from contextlib import AbstractContextManager, asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import psycopg
 import pytest
 from django.conf import settings
 from django.db import connection
+from psycopg.conninfo import make_conninfo
 
 from gateway.controller.main import ControllerSettings, control
 from gateway.controller.threads import DatabaseThreads
@@ -124,6 +126,31 @@ def start_process(tmp_path: Path) -> Iterator[Callable[..., Process]]:
     yield start
     for process in started:
         process.kill()
+
+
+@pytest.fixture
+def without_postgres(transactional_db: None) -> Callable[[], AbstractContextManager[None]]:
+    """Give a block in which the test's database lets nobody in, its controllers' open connections cut."""
+    database = connection.settings_dict["NAME"]
+    admin = make_conninfo(conninfo(connection.settings_dict), dbname="postgres")
+    with connection.cursor() as cursor:  # the test's own connection stays
+        cursor.execute("SELECT pg_backend_pid()")
+        [own] = cursor.fetchone()
+
+    @contextmanager
+    def away() -> Iterator[None]:
+        with psycopg.connect(admin, autocommit=True) as session:
+            session.execute(f'ALTER DATABASE "{database}" WITH ALLOW_CONNECTIONS false')
+            try:
+                session.execute(
+                    "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = %s AND pid <> %s",
+                    [database, own],
+                )
+                yield
+            finally:
+                session.execute(f'ALTER DATABASE "{database}" WITH ALLOW_CONNECTIONS true')
+
+    return away
 
 
 @pytest.fixture

@@ -4,13 +4,15 @@ import asyncio
 import signal
 import time
 from collections.abc import Callable
+from contextlib import AsyncExitStack
 from pathlib import Path
+from random import Random
 from typing import Any
 
 from django.db import connection
 
-from gateway.controller.ledger import TERM_BITS
 from gateway.controller.leadership import LOCK_ID
+from gateway.controller.ledger import TERM_BITS
 from tests.gateway.controller.conftest import Process, controller, in_thread, set_hard, until, until_stored
 from tests.gateway.controller.scripted_worker import scripted_worker
 from tests.gateway.controller.test_policy_push import all_applied, join
@@ -115,5 +117,67 @@ def test_all_connections_terminated_at_once_costs_nothing(tenant: str, sockets: 
             await until_stored(lambda: all_applied(version))
             await until(lambda: not worker.journal)
             assert await in_thread(stored) == [("r-1", 5), ("r-2", 5)]
+
+    asyncio.run(story())
+
+
+def test_postgres_away_and_back(tenant: str, sockets: Path, without_postgres: Callable[[], Any]) -> None:
+    """While nobody can connect to Postgres workers keep what they hold; afterwards what they metered arrives, once."""
+
+    async def story() -> None:
+        async with scripted_worker("outage", sockets) as worker, controller():
+            await join(worker)
+            await until_stored(lambda: all_applied(1))
+            with without_postgres():
+                await until(lambda: not worker.connected)
+                for number in range(1, 6):
+                    worker.use(number, f"r-{number}", tenant)
+                held = worker.grants[tenant].kv_hard_bytes
+            await until(lambda: not worker.journal)
+            assert held == 100 << 20
+            assert await in_thread(stored) == [(f"r-{number}", 5) for number in range(1, 6)]
+
+    asyncio.run(story())
+
+
+def test_any_faults_in_any_order_lose_and_double_nothing(tenant: str, sockets: Path) -> None:
+    """Under 60 random breaks, writes and requests on three workers all usage counts once and the last policy holds."""
+    random = Random(7)  # drawn once, so that a failure can be run again
+    [(own,)] = rows("SELECT pg_backend_pid()")
+    others = (
+        "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
+        f" WHERE datname = current_database() AND pid NOT IN (pg_backend_pid(), {own})"
+    )
+
+    async def story() -> None:
+        async with AsyncExitStack() as stack:
+            workers = [await stack.enter_async_context(scripted_worker(f"any-{n}", sockets)) for n in range(3)]
+            for worker in workers:
+                await join(worker)
+            await stack.enter_async_context(controller())
+            version, sent = 1, set()
+            for number in range(1, 61):
+                worker = random.choice(workers)
+                match random.choice(("use", "use", "use", "write", "write", "break", "break", "cut")):
+                    case "use":
+                        worker.use(number, f"r-{number}", tenant)
+                        sent.add((f"r-{number}", 5))
+                    case "write":
+                        hard = random.randint(1, 100) << 20
+                        version = await in_thread(lambda at=version, hard=hard: set_hard(tenant, at, hard))
+                    case "break":
+                        worker.break_stream()
+                    case "cut":
+                        await in_thread(lambda: rows(others))
+                await asyncio.sleep(random.uniform(0, 0.05))
+            hard = 90 << 20
+            version = await in_thread(lambda: set_hard(tenant, version, hard))
+            await until_stored(lambda: all_applied(version), 20)
+            await until(lambda: not any(worker.journal for worker in workers), 20)
+            await until(lambda: sum(worker.grants[tenant].kv_hard_bytes for worker in workers) == hard)
+            assert set(await in_thread(stored)) == sent
+            for worker in workers:
+                marks = [(push.version, push.epoch) for push in worker.pushes]
+                assert marks == sorted(set(marks))
 
     asyncio.run(story())

@@ -68,7 +68,7 @@ async def talk(dial: Dial) -> list[int]:
 
 
 def test_commands_leave_and_events_arrive_in_order(tmp_path: Path) -> None:
-    """A stream over a unix socket carries both ways and ends when the worker ends it; TLS settings don't matter there."""
+    """A stream over a unix socket carries both ways until the worker ends it; TLS settings don't matter there."""
 
     async def story() -> None:
         async with serving(Worker(HELLO), f"unix:{tmp_path}/w.sock") as address:
@@ -128,7 +128,7 @@ def test_tls_checks_who_is_there(tmp_path: Path) -> None:
             for wrong in (str(tmp_path / "other.pem"), ""):
                 with pytest.raises(ControlError, match="UNAVAILABLE"):
                     await talk(Dial(address=address, token="secret", ca_file=wrong))
-            with pytest.raises(ControlError, match="ENGINE_TLS_CA=.*missing.pem cannot be read"):
+            with pytest.raises(ControlError, match=r"ENGINE_TLS_CA=.*missing\.pem cannot be read"):
                 await talk(Dial(address=address, token="secret", ca_file=str(tmp_path / "missing.pem")))
 
     asyncio.run(story())
