@@ -83,7 +83,8 @@ def divide_limit(limit: int, pools: Mapping[str, int]) -> dict[str, int]:
     total = sum(sizes.values())
     parts = {worker: limit * size // total for worker, size in sizes.items()}
     rest = limit - sum(parts.values())
-    by_remainder = sorted(sizes, key=lambda worker: (-(limit * sizes[worker] % total), worker))
-    for worker in by_remainder[:rest]:
-        parts[worker] += 1
+    if rest:
+        by_remainder = sorted(sizes, key=lambda worker: (-(limit * sizes[worker] % total), worker))
+        for worker in by_remainder[:rest]:
+            parts[worker] += 1
     return parts

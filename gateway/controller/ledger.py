@@ -151,15 +151,16 @@ class Ledger:
         changes: dict[str, dict[str, Grant]] = {worker: {} for worker in ready}
         removed: dict[str, list[str]] = {worker: [] for worker in ready}
         settled = set()
+        is_behind = any(book.connected and worker not in ready for worker, book in self._books.items())
         for tenant in self._dirty:
-            due = self._due(tenant)
+            due, is_full = self._due(tenant)
             for worker, book in ready.items():
-                grant = due[worker] if due else None
+                grant = due.get(worker)
                 if grant is None and tenant in book.sent:
                     removed[worker].append(tenant)
                 elif grant is not None and (book.needs_snapshot or book.sent.get(tenant) != grant):
                     changes[worker][tenant] = grant
-            if self._is_settled(tenant, due, ready):
+            if is_full and not is_behind:
                 settled.add(tenant)
         self._dirty -= settled
         return [
@@ -181,13 +182,15 @@ class Ledger:
                 held = _larger(held, push.grants[tenant].amounts)
         return held
 
-    def _due(self, tenant: str) -> dict[str, Grant] | None:
-        """Return what each worker may be granted now, or None when the tenant is gone."""
+    def _due(self, tenant: str) -> tuple[dict[str, Grant], bool]:
+        """Return what each worker may be granted now, none when the tenant is gone, and whether that is its full share."""
         policy = self._policies.get(tenant)
         if policy is None:
-            return None
+            return {}, True
         targets = divide_policy(policy, self._pools)
         held = {worker: self.held(worker, tenant) for worker in self._pools}
+        if all(held[worker] == target.amounts for worker, target in targets.items()):
+            return targets, True
         total = [sum(amounts[i] for amounts in held.values()) for i in range(4)]
         due = {}
         for worker in sorted(self._pools):
@@ -198,13 +201,7 @@ class Ledger:
                 granted.append(min(target[i], room))
                 total[i] += max(granted[i] - own, 0)
             due[worker] = targets[worker].with_amounts((granted[0], granted[1], granted[2], granted[3]))
-        return due
-
-    def _is_settled(self, tenant: str, due: Mapping[str, Grant] | None, ready: Mapping[str, _Book]) -> bool:
-        """Say whether every connected worker is being sent its full share: the tenant need not be looked at again."""
-        if any(book.connected and worker not in ready for worker, book in self._books.items()):
-            return False
-        return due is None or due == divide_policy(self._policies[tenant], self._pools)
+        return due, due == targets
 
     def _push(self, worker: str, grants: dict[str, Grant], removed: tuple[str, ...]) -> Push:
         book = self._books[worker]
