@@ -58,6 +58,12 @@ class Split:
         await (self._beside if beside else self._django)(scope, receive, send)
 
 
+async def refuse_socket(_scope: Scope, receive: Receive, send: Send) -> None:
+    """Refuse a websocket on a path that has none."""
+    await receive()
+    await send({"type": "websocket.close"})
+
+
 def build() -> ASGIApp:
     """Return the application."""
     os.environ.setdefault("DJANGO_SETTINGS_MODULE", "gateway.settings")
@@ -71,13 +77,14 @@ def build() -> ASGIApp:
 
     if not config().secret_key or not config().key_pepper:
         raise ImproperlyConfigured("SECRET_KEY and KEY_PEPPER must be set: `make serve` makes them, see README")
-    from django.urls import path
+    from django.urls import path, re_path
 
     api = build_api(config(), Path(settings.STATIC_ROOT))
     sockets = URLRouter(
         [
             path("v1/realtime", CookieMiddleware(RealtimeConsumer.as_asgi())),
             path("ws/live/", AuthMiddlewareStack(LiveConsumer.as_asgi())),
+            re_path("", cast(Any, refuse_socket)),  # channels routes ASGI applications, Django's types say views
         ]
     )
     routes = {"http": RequestIds(Split(api, django)), "websocket": sockets, "lifespan": api}

@@ -21,7 +21,7 @@ from gateway.api.models import list_models, retrieve_model
 from gateway.config import GatewayConfig
 from gateway.web import Web, running
 
-_HASHED = re.compile(r"[-.][0-9A-Za-z_-]{8,}\.[0-9a-z]+$")  # as Vite and Django's manifest storage name files
+_HASHED = re.compile(r"^app/assets/.*-[0-9A-Za-z_-]{8}\.[0-9a-z]+$|\.[0-9a-f]{12}\.[0-9a-z]+$")  # Vite, Django
 _IMMUTABLE = "public, max-age=31536000, immutable"
 
 

@@ -8,6 +8,7 @@ ApiError                 {"error": {message, type, param, code}} under `status`
 ├── ModelNotFound    404 also for a model hidden from the tenant
 ├── NotFound         404 unknown path
 ├── MethodNotAllowed 405
+├── BodyTooSlow      408 the body didn't come within its time
 ├── BodyTooLarge     413
 ├── RateLimited      429 rate_limit_exceeded, with the time to wait
 ├── WorkerFailed     502 the worker died under the request
@@ -110,6 +111,14 @@ class MethodNotAllowed(ApiError):
     status = 405
     type = "invalid_request_error"
     code = "method_not_allowed"
+
+
+class BodyTooSlow(ApiError):
+    """The request's body did not come within its time."""
+
+    status = 408
+    type = "invalid_request_error"
+    code = "request_timeout"
 
 
 class BodyTooLarge(ApiError):

@@ -9,12 +9,14 @@ import msgspec
 import structlog
 from starlette.types import Receive, Scope, Send
 
-from gateway.api.errors import ApiError, BodyTooLarge, ClientLeft, Headers, InternalError, from_worker
+from gateway.api.errors import ApiError, BodyTooLarge, BodyTooSlow, ClientLeft, Headers, InternalError, from_worker
 from gateway.drain import Live
 from gateway.web import Web
 from gateway.workers.errors import WorkerError
 
 MAX_BODY = 4 << 20  # bytes
+BODY_SECONDS = 60.0  # for the whole body to come
+WRITE_SECONDS = 60.0  # for a client that doesn't read; then it counts as gone
 
 _log = structlog.get_logger("gateway.api")
 
@@ -45,11 +47,20 @@ class Exchange:
 
         Raises:
             BodyTooLarge: it is over MAX_BODY; the connection is closed, because the rest is not read.
+            BodyTooSlow: it took over BODY_SECONDS.
             ClientLeft: the client left before its end.
         """
         declared = next((value for name, value in self.scope["headers"] if name == b"content-length"), b"0")
         if declared.isdigit() and int(declared) > MAX_BODY:
             raise self._too_large()
+        try:
+            async with asyncio.timeout(BODY_SECONDS):
+                return await self._read_body()
+        except TimeoutError as error:
+            self.headers.append((b"connection", b"close"))
+            raise BodyTooSlow(f"The body didn't come within {BODY_SECONDS:.0f} s") from error
+
+    async def _read_body(self) -> bytearray:
         body = bytearray()
         while True:
             message = await self._receive()
@@ -89,7 +100,11 @@ class Exchange:
         """Send a part of the body; waits while the client doesn't read. Raises ClientLeft."""
         if self.left:
             raise ClientLeft
-        await self._send({"type": "http.response.body", "body": data, "more_body": True})
+        try:
+            async with asyncio.timeout(WRITE_SECONDS):
+                await self._send({"type": "http.response.body", "body": data, "more_body": True})
+        except TimeoutError as error:
+            raise ClientLeft from error
 
     async def end(self) -> None:
         """Send the end of the body."""

@@ -1,14 +1,18 @@
 """Send a request to a worker, and to another one while none has taken it."""
 
+import time
 from types import TracebackType
 from typing import Self
 
 from engine.protocol import pb
 from gateway.routing.choose import choose
+from gateway.workers.client import WorkerClient
 from gateway.workers.errors import GenerationFailed, Refused, WorkerError, WorkerUnavailable
 from gateway.workers.generation import Admitted, Delta, Event, Finished, Generation
 from gateway.workers.model import Model
 from gateway.workers.registry import WorkerRegistry
+
+LAG_SECONDS = 30.0
 
 _ELSEWHERE = (pb.REFUSAL_CODE_DRAINING, pb.REFUSAL_CODE_UNAVAILABLE)
 
@@ -18,6 +22,10 @@ class Routed:
 
     Until a worker has admitted it, a worker that drains, starts or breaks is left for the next one. Each try has a
     request id of its own, because a worker's journal may hold a record of the last try.
+
+    A request names the policy version that its worker must have applied. When that version doesn't come in time (the
+    controller is away), the request goes on under the worker's last policy, and for LAG_SECONDS the next ones do so
+    without the wait.
 
     Raises:
         WorkerUnavailable: at construction, when no worker of the model is connected.
@@ -29,6 +37,9 @@ class Routed:
         self._submit = submit
         self._request_id = submit.request_id
         self._tried: frozenset[str] = frozenset()
+        self._tries = 0
+        self._worker_id = ""
+        self._client: WorkerClient | None = None
         self._taken = False
         self._finished: Finished | None = None
         self._generation: Generation | None = None
@@ -58,7 +69,7 @@ class Routed:
             try:
                 event = await self._generation.next(seconds)
             except (Refused, GenerationFailed) as error:
-                if self._taken or (isinstance(error, Refused) and error.code not in _ELSEWHERE):
+                if self._taken or not self._may_go_on(error):
                     raise
                 self._send(error)
                 continue
@@ -77,16 +88,29 @@ class Routed:
         if self._generation is not None:
             self._generation.fail(error)
 
+    def _may_go_on(self, error: Refused | GenerationFailed) -> bool:
+        """Say whether another try makes sense, and prepare it."""
+        if isinstance(error, GenerationFailed) or error.code in _ELSEWHERE:
+            return True
+        if error.code == pb.REFUSAL_CODE_NO_POLICY and self._submit.policy_version and self._client is not None:
+            self._client.lags_until = time.monotonic() + LAG_SECONDS
+            self._tried -= {self._worker_id}
+            return True
+        return False
+
     def _send(self, error: WorkerError) -> None:
         """Submit to the next worker; raise `error` when there is none left."""
         while candidate := choose(self._registry.candidates(self._model), self._tried):
             self._tried |= {candidate.worker_id}
-            client = self._registry.client(candidate.worker_id)
-            tries = len(self._tried)
-            self._submit.request_id = self._request_id if tries == 1 else f"{self._request_id}.{tries}"
+            self._worker_id = candidate.worker_id
+            self._client = self._registry.client(candidate.worker_id)
+            self._tries += 1
+            self._submit.request_id = self._request_id if self._tries == 1 else f"{self._request_id}.{self._tries}"
             try:
-                if client is not None:
-                    self._generation = client.submit(self._submit)
+                if self._client is not None:
+                    if time.monotonic() < self._client.lags_until:
+                        self._submit.policy_version = 0
+                    self._generation = self._client.submit(self._submit)
                     return
             except WorkerUnavailable as unavailable:
                 error = unavailable

@@ -62,6 +62,7 @@ class WorkerClient:
         self._last_stream = 0
         self._task: asyncio.Task[None] | None = None
         self.connected = asyncio.Event()
+        self.lags_until = 0.0  # monotonic: until then this worker isn't asked to wait for a policy version
 
     @property
     def num_active(self) -> int:

@@ -151,10 +151,10 @@ def test_long_wait_is_filled_with_pings(monkeypatch: pytest.MonkeyPatch) -> None
         sent = (await until(lambda: engine.submits))[0]
         await until(lambda: client.body.count(b": ping\n\n") >= 3)
         assert client.status == 200
-        await engine.say(refused(sent.stream, pb.REFUSAL_CODE_NO_POLICY))
+        await engine.say(refused(sent.stream, pb.REFUSAL_CODE_KV_LIMIT))
         await client.task
         frames = [frame for frame in client.body.split(b"\n\n") if not frame.startswith(b":")]
-        assert json.loads(frames[0].removeprefix(b"data: "))["error"]["code"] == "server_is_overloaded"
+        assert json.loads(frames[0].removeprefix(b"data: "))["error"]["code"] == "kv_limit_exceeded"
         assert frames[1] == b"data: [DONE]"
 
     run(story)

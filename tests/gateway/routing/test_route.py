@@ -47,7 +47,7 @@ async def routed() -> AsyncIterator[tuple[Routed, ScriptedEngine, ScriptedEngine
             await until(lambda: registry.num_connected == 2)
             model = registry.model("scripted")
             assert model is not None
-            async with Routed(registry, model, pb.Submit(request_id="r", token_ids=[1, 2])) as run:
+            async with Routed(registry, model, pb.Submit(request_id="r", token_ids=[1, 2], policy_version=7)) as run:
                 await until(lambda: one.submits)
                 yield run, one, two
             await registry.close()
@@ -76,6 +76,43 @@ def test_worker_that_cannot_is_left(code: int) -> None:
         assert await event == Admitted(10)
         assert isinstance(await request.next(), Finished)
         assert request.used_tokens == 5
+
+    run(story)
+
+
+def test_policy_that_does_not_come() -> None:
+    """A worker that never gets the policy version goes on under its last; the next request doesn't wait for it."""
+
+    async def story(request: Routed, one: ScriptedEngine, two: ScriptedEngine) -> None:
+        assert one.submits[0].policy_version == 7
+        await one.say(refused(one.submits[0].stream, pb.REFUSAL_CODE_NO_POLICY))
+        event = asyncio.create_task(request.next())
+        again = await until(lambda: one.submits[1:])
+        assert (again[0].policy_version, again[0].request_id) == (0, "r.2")
+        await one.say(admitted(again[0].stream))
+        assert await event == Admitted(10)
+        async with Routed(request._registry, request._model, pb.Submit(request_id="s", policy_version=7)):
+            await until(lambda: two.submits)
+        await one.say(finished(again[0].stream))
+        assert isinstance(await request.next(), Finished)
+        async with Routed(request._registry, request._model, pb.Submit(request_id="t", policy_version=7)):
+            await until(lambda: one.submits[2:])
+        assert (two.submits[0].policy_version, one.submits[2].policy_version) == (7, 0)
+
+    run(story)
+
+
+def test_no_policy_at_all() -> None:
+    """A tenant that the worker doesn't know is refused after the second try."""
+
+    async def story(request: Routed, one: ScriptedEngine, two: ScriptedEngine) -> None:
+        await one.say(refused(one.submits[0].stream, pb.REFUSAL_CODE_NO_POLICY))
+        event = asyncio.create_task(request.next())
+        again = await until(lambda: one.submits[1:])
+        await one.say(refused(again[0].stream, pb.REFUSAL_CODE_NO_POLICY))
+        with pytest.raises(Refused):
+            await event
+        assert not two.submits
 
     run(story)
 

@@ -89,7 +89,7 @@ class ScriptedEngine(rpc.EngineServicer):
 async def serving(folder: Path, worker_id: str = "w") -> AsyncIterator[ScriptedEngine]:
     """Serve a scripted engine on a socket in `folder`."""
     engine = ScriptedEngine(f"unix:{folder / worker_id}.sock", worker_id)
-    server = grpc.aio.server()
+    server = grpc.aio.server(options=[("grpc.http2.min_ping_interval_without_data_ms", 5_000)])
     rpc.add_EngineServicer_to_server(engine, server)  # type: ignore[no-untyped-call]
     server.add_insecure_port(engine.address)
     await server.start()
