@@ -32,7 +32,8 @@ class BytesWidget(forms.MultiWidget):
 
     def __init__(self) -> None:
         number = forms.TextInput(attrs={"class": "input number", "inputmode": "decimal", "autocomplete": "off"})
-        super().__init__({"": number, "unit": forms.Select(attrs={"class": "input"}, choices=[(u, u) for u in UNITS])})
+        unit = forms.Select(attrs={"class": "input", "aria-label": "Unit"}, choices=[(u, u) for u in UNITS])
+        super().__init__({"": number, "unit": unit})
 
     def decompress(self, value: int | None) -> list[str]:
         """Return the number and the largest unit that writes it in whole."""

@@ -60,7 +60,13 @@ def _words(use: int, soft: int, hard: int) -> str:
 @register.inclusion_tag("parts/field.html")
 def field(bound: BoundField, label: str = "") -> dict[str, Any]:
     """Draw a form's field with label, hint and errors."""
-    return {"field": bound, "label": label or bound.label, "is_joined": getattr(bound.field, "is_joined", False)}
+    is_joined = getattr(bound.field, "is_joined", False)
+    return {
+        "field": bound,
+        "label": label or bound.label,
+        "label_for": f"{bound.auto_id}_0" if is_joined else bound.id_for_label,  # the number, of number and unit
+        "is_joined": is_joined,
+    }
 
 
 @register.simple_tag

@@ -32,7 +32,8 @@ export class Acks extends Island {
     applied.classList.remove("late");
     this.part("workers").textContent = `${hint.applied}/${hint.of}`;
     this.part("time").hidden = false;
-    show(this.part("ms"), duration(hint.ms));
+    const ms = this.element.querySelector("[data-field=ms]");
+    if (ms) show(ms, duration(hint.ms));
     if (hint.applied >= hint.of) window.clearTimeout(this.timer);
   };
 
