@@ -72,6 +72,7 @@ def test_connections_wait_while_the_only_web_process_restarts(tmp_path: Path, we
     with _running(tmp_path / "var", _program("web", web, listens=True)) as supervisor:
         first = _ask(_port(supervisor))
         os.kill(first, signal.SIGKILL)
+        wait_for(lambda: not Path(f"/proc/{first}/exe").exists(), 10, "the process to end")
         answers = {_ask(_port(supervisor)) for _ in range(20)}
         assert first not in answers
 
