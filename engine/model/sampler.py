@@ -7,27 +7,37 @@ number comes from hashing (key, position), and inverts the distribution's cumula
 from collections.abc import Sequence
 
 import torch
+import torch.nn.functional as F  # noqa: N812
 
 from engine.request import SamplingParams
 from engine.step import SequenceStep
 
 _MASK = (1 << 64) - 1
-_SHORTLIST = 1024  # tokens that hold top_p of the mass in all but flat distributions
+_NUCLEUS = -1  # the width of a row that top_p alone bounds
+_BINS = 0x3F81  # upper halves of float32 numbers in [0, 1]
+_BLOCK = 256  # tokens summed at once
+_COLDEST = 1e-6  # below this temperature every draw is the best token, and the division would overflow
 
 
 def sample(logits: torch.Tensor, parts: Sequence[SequenceStep]) -> torch.Tensor:
     """Return one token id for each row of `logits` `[N, vocab]` as int64 `[N]`; `parts` are the rows' sequences."""
-    chosen = logits.argmax(-1)
-    drawn = [index for index, part in enumerate(parts) if part.sampling is not None and part.sampling.temperature > 0]
-    if not drawn:
-        return chosen
+    wide = logits.float()
+    chosen = _best(wide)
     groups: dict[int, list[int]] = {}
-    for index in drawn:
-        groups.setdefault(_width(parts[index].sampling, logits.shape[-1]), []).append(index)
+    for index, part in enumerate(parts):
+        if part.sampling is not None and part.sampling.temperature > 0:
+            groups.setdefault(_width(part.sampling, wide.shape[-1]), []).append(index)
     for width, indices in groups.items():
         rows = torch.tensor(indices, device=logits.device)
-        chosen[rows] = _draw(logits[rows], [parts[index] for index in indices], width)
+        chosen[rows] = _draw(wide[rows], [parts[index] for index in indices], width)
     return chosen
+
+
+def _best(logits: torch.Tensor) -> torch.Tensor:
+    """Return the first best token of each row. On the CPU numpy finds it seventy times faster than torch 2.13."""
+    if logits.device.type == "cpu":
+        return torch.from_numpy(logits.numpy().argmax(-1))
+    return logits.argmax(-1)
 
 
 def uniform(key: int, position: int) -> float:
@@ -42,56 +52,81 @@ def _mix(value: int) -> int:
     return value ^ (value >> 31)
 
 
-def _width(sampling: SamplingParams | None, vocab: int) -> int:
-    """Return how many best tokens a row sorts: 0 for none (the whole vocabulary counts, in its own order).
+def _width(sampling: SamplingParams, vocab: int) -> int:
+    """Return how many best tokens a row may draw: its top_k, `_NUCLEUS` for a top_p alone, 0 for all of the vocabulary.
 
     It depends on the row's parameters alone, so that equal logits keep their order whatever else is in the batch.
     """
-    assert sampling is not None
     if 0 < sampling.top_k < vocab:
         return sampling.top_k
-    return min(_SHORTLIST, vocab) if sampling.top_p < 1.0 else 0
+    return _NUCLEUS if sampling.top_p < 1.0 else 0
 
 
 def _draw(logits: torch.Tensor, parts: Sequence[SequenceStep], width: int) -> torch.Tensor:
-    """Sample rows that sort equally many tokens."""
-    scaled = _scaled(logits, parts)
+    """Sample rows of one width."""
+    params = [part.sampling for part in parts if part.sampling is not None]
+    temperatures = _column([max(one.temperature, _COLDEST) for one in params], logits).float()
+    weights = ((logits - logits.amax(-1, keepdim=True)) / temperatures).exp().nan_to_num_(0.0)
     numbers = _column([uniform(part.random_key, part.position) for part in parts], logits)
     if not width:
-        return _invert(scaled.softmax(-1).cumsum(-1), numbers)
-    top_p = _column([part.sampling.top_p if part.sampling else 1.0 for part in parts], logits)
-    values, tokens = scaled.topk(width, -1)
-    top_k = _column([part.sampling.top_k if part.sampling else 0 for part in parts], logits)
-    total = torch.where(top_k > 0, values.logsumexp(-1, keepdim=True), scaled.logsumexp(-1, keepdim=True))
-    mass = (values - total).exp().cumsum(-1)
-    short = (mass[:, -1:] < top_p) & (top_k == 0)
-    picked = tokens.gather(-1, _invert(_nucleus(mass, top_p), numbers)[:, None])[:, 0]
-    for row in short[:, 0].nonzero()[:, 0].tolist():  # a flat distribution: sort all of it
-        values, tokens = scaled[row : row + 1].sort(-1, descending=True)
-        mass = values.softmax(-1).cumsum(-1)
-        at = _invert(_nucleus(mass, top_p[row : row + 1]), numbers[row : row + 1])
-        picked[row] = tokens[0, at[0]]
-    return picked
+        return _pick(weights, numbers)
+    top_p = _column([one.top_p for one in params], logits)
+    if width == _NUCLEUS:
+        return _pick(_within_top_p(weights, top_p), numbers)
+    best, tokens = weights.topk(width, -1)
+    kept = _nucleus(best, top_p * best.sum(-1, keepdim=True))
+    return tokens.gather(-1, _pick(kept, numbers)[:, None])[:, 0]
 
 
-def _scaled(logits: torch.Tensor, parts: Sequence[SequenceStep]) -> torch.Tensor:
-    """Return `(logits - max) / temperature` in float64: no temperature overflows it, cumulative sums stay exact."""
-    temperatures = _column([part.sampling.temperature if part.sampling else 1.0 for part in parts], logits)
-    wide = logits.double()
-    return (wide - wide.amax(-1, keepdim=True)) / temperatures
+def _within_top_p(weights: torch.Tensor, top_p: torch.Tensor) -> torch.Tensor:
+    """Return weights `[N, vocab]` in [0, 1] with zeros outside each row's nucleus.
+
+    Sorting the vocabulary would cost four milliseconds a row where the distribution is flat. Instead weights fall into
+    bins by their upper sixteen bits; the bins' masses tell where `top_p` is reached, and only that bin is sorted.
+    """
+    bins = weights.view(torch.int32) >> 16
+    offsets = torch.arange(0, weights.shape[0] * _BINS, _BINS, device=weights.device)[:, None]
+    flat = (bins + offsets).flatten()
+    mass = torch.bincount(flat, weights=weights.flatten(), minlength=weights.shape[0] * _BINS)
+    above = mass.view(-1, _BINS).double().flip(-1).cumsum(-1).flip(-1)  # of each bin and those over it
+    needed = top_p * above[:, :1]
+    cut = (above >= needed).sum(-1, keepdim=True) - 1
+    left = needed - F.pad(above, (0, 1)).gather(-1, cut + 1)
+    kept = weights * (bins > cut)
+    for row, edge in enumerate((bins == cut).unbind(0)):
+        tokens = edge.nonzero()[:, 0]
+        best, order = weights[row, tokens].sort(descending=True, stable=True)
+        inside = tokens[order]
+        kept[row, inside] = _nucleus(best[None], left[row : row + 1])[0]
+    return kept
 
 
-def _nucleus(mass: torch.Tensor, top_p: torch.Tensor) -> torch.Tensor:
-    """Cut cumulative mass at the first token that reaches `top_p`; the best token always stays."""
-    reached = (mass < top_p).sum(-1, keepdim=True).clamp(max=mass.shape[-1] - 1)
-    return mass.minimum(mass.gather(-1, reached))
+def _nucleus(best: torch.Tensor, mass: torch.Tensor) -> torch.Tensor:
+    """Drop, from weights in falling order, what comes after `mass` is reached; the best token always stays."""
+    before = best.cumsum(-1, dtype=torch.float64) - best
+    kept = before < mass
+    kept[:, 0] = True
+    return best * kept
 
 
-def _invert(mass: torch.Tensor, numbers: torch.Tensor) -> torch.Tensor:
-    """Return the first index whose cumulative mass exceeds the number's share of the total: `[N]`."""
-    at = torch.searchsorted(mass, numbers * mass[:, -1:], right=True)
-    return at.clamp(max=mass.shape[-1] - 1)[:, 0]
+def _pick(weights: torch.Tensor, numbers: torch.Tensor) -> torch.Tensor:
+    """Return the first index whose cumulative weight exceeds the number's share of the total: `[N]`.
+
+    Two levels, blocks and then one block, since a cumulative sum over a whole vocabulary would cost more than the rest
+    of the sampling.
+    """
+    vocab = weights.shape[-1]
+    blocks = F.pad(weights, (0, -vocab % _BLOCK)).view(weights.shape[0], -1, _BLOCK)
+    sums = blocks.sum(-1).double()
+    mass = sums.cumsum(-1)
+    target = numbers * mass[:, -1:]
+    block = torch.searchsorted(mass, target, right=True).clamp(max=sums.shape[-1] - 1)
+    inside = blocks.gather(1, block[:, :, None].expand(-1, -1, _BLOCK))[:, 0].cumsum(-1, dtype=torch.float64)
+    left = target - (mass - sums).gather(-1, block)
+    left = left.minimum(inside[:, -1:] * (1.0 - 2.0**-40))  # the two sums round differently
+    at = torch.searchsorted(inside, left, right=True)
+    return (block * _BLOCK + at).clamp(max=vocab - 1)[:, 0]
 
 
-def _column(values: list[float] | list[int], like: torch.Tensor) -> torch.Tensor:
+def _column(values: list[float], like: torch.Tensor) -> torch.Tensor:
     return torch.tensor(values, dtype=torch.float64, device=like.device)[:, None]
