@@ -56,7 +56,7 @@ check: setup-test
 
 bench: setup $(STAMPS)/dev
 	mkdir -p bench/results
-	for script in bench/*.py; do $(PY) "$$script"; done
+	for module in engine gateway; do $(PY) -m "bench.$$module"; done
 
 clean:
 	@if [ -e var/up.lock ] && ! flock --nonblock var/up.lock true; then echo "Tollgate runs from var/: stop it first" >&2; exit 1; fi
