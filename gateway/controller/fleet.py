@@ -135,8 +135,9 @@ class Fleet:
         known = self._ledger.tenants
         since = self._ledger.version
         policies = await self._threads.call(read_policies, since, known)
-        if policies.version > since and self._has_read:
-            self._acks.follow(policy.version for policy in policies.changed.values() if policy.version > since)
+        # A new leader tells of the newest version, which its predecessor may not have lived to see applied.
+        told = since if self._has_read else policies.version - 1
+        self._acks.follow(policy.version for policy in policies.changed.values() if policy.version > told)
         gone = known - policies.changed.keys() if policies.is_complete else ()
         self._ledger.set_policies(policies.version, policies.changed, gone)
         self._has_read = True

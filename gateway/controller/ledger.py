@@ -183,7 +183,7 @@ class Ledger:
         return held
 
     def _due(self, tenant: str) -> tuple[dict[str, Grant], bool]:
-        """Return what each worker may be granted now, none when the tenant is gone, and whether that is its full share."""
+        """Return what each worker may be granted now (none: the tenant is gone) and whether that is its full share."""
         policy = self._policies.get(tenant)
         if policy is None:
             return {}, True

@@ -74,6 +74,22 @@ def test_sigterm_ends_it_cleanly(tenant: str, sockets: Path, start_process: Call
     asyncio.run(story())
 
 
+def test_sigterm_ends_one_that_stands_by(tenant: str, sockets: Path, start_process: Callable[..., Process]) -> None:
+    """A controller that waits for the lock ends as cleanly, and the active one does not notice."""
+
+    async def story() -> None:
+        async with scripted_worker("unmoved", sockets) as worker, controller():
+            await join(worker)
+            await until(lambda: worker.pushes)
+            process = await asyncio.to_thread(start_process)
+            await until(lambda: "controller_stands_by" in process.log(), 30)
+            process.popen.send_signal(signal.SIGTERM)
+            assert await asyncio.to_thread(process.popen.wait, 5) == 0, process.log()
+            assert worker.num_streams == 1
+
+    asyncio.run(story())
+
+
 def test_a_terminated_lock_connection_costs_nothing(tenant: str, sockets: Path) -> None:
     """The leader steps down at once, is elected again, and no policy or usage is lost or doubled."""
 

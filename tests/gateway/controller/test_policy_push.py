@@ -141,6 +141,20 @@ def test_another_worker_at_the_address_is_not_served(tenant: str, sockets: Path)
     asyncio.run(story())
 
 
+def test_a_worker_that_knows_a_later_term_is_served_by_who_holds_the_lock(tenant: str, sockets: Path) -> None:
+    """After a restore from a backup workers remember versions and terms from the future; the database wins."""
+
+    async def story() -> None:
+        async with scripted_worker("future", sockets) as worker, controller():
+            worker.mark = (77, 1 << 63)
+            await join(worker)
+            await until_stored(lambda: all_applied(1))
+            assert worker.grants[tenant].kv_hard_bytes == 100 * MIB
+            assert worker.mark > (77, 1 << 63)
+
+    asyncio.run(story())
+
+
 def test_a_wrong_token_is_tried_again(tenant: str, sockets: Path) -> None:
     """A worker that refuses the token is served as soon as it accepts it."""
 
