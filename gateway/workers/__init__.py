@@ -1,0 +1,1 @@
+"""Engine workers as the control plane sees them."""
