@@ -5,6 +5,7 @@ from typing import Any
 import msgspec
 from django.http import Http404, HttpRequest, HttpResponse
 from django.shortcuts import render
+from django.utils import timezone
 from django.views.decorators.http import require_http_methods, require_POST, require_safe
 
 from gateway.console import policy_form
@@ -17,6 +18,8 @@ from tenants.contracts import PolicyView, TenantView
 from tenants.errors import PolicyInvalid, StaleVersion
 from tenants.models import User
 from tenants.services.policy import set_policy
+
+LATE_SECONDS = 3.0  # a version that is not everywhere by then is shown with the workers that it waits for
 
 
 @require_http_methods(["GET", "HEAD", "POST"])
@@ -65,7 +68,9 @@ def acks(request: HttpRequest, operator: User, slug: str, version: int) -> HttpR
     found = selectors.policy_acks(version)
     if found is None or found.tenant_id != tenant.id:
         raise Http404
-    return render(request, "operator/acks.html", {"tenant": tenant, "acks": found})
+    waited = (timezone.now() - found.changed_at).total_seconds()
+    late = [ack.worker_id for ack in found.workers if ack.ms is None] if waited > LATE_SECONDS else []
+    return render(request, "operator/acks.html", {"tenant": tenant, "acks": found, "late": late})
 
 
 def _tenant_and_policy(slug: str) -> tuple[TenantView, PolicyView]:

@@ -26,12 +26,15 @@ export class Acks extends Island {
     const hint = (event as CustomEvent<Hint>).detail;
     const { tenantId, version } = this.element.dataset;
     if (hint.kind !== "policy" || hint.tenant_id !== tenantId || hint.version < Number(version)) return;
+    if (hint.version > Number(version)) {
+      this.ask(); // a newer version brings this one along, but its time is not this one's
+      return;
+    }
     this.part("sent").className = "step done";
     const applied = this.part("applied");
     applied.classList.toggle("done", hint.applied >= hint.of);
-    applied.classList.remove("late");
     this.part("workers").textContent = `${hint.applied}/${hint.of}`;
-    this.part("time").hidden = false;
+    this.part("time").hidden = hint.applied === 0;
     const ms = this.element.querySelector("[data-field=ms]");
     if (ms) show(ms, duration(hint.ms));
     if (hint.applied >= hint.of) window.clearTimeout(this.timer);
@@ -41,7 +44,11 @@ export class Acks extends Island {
   private askLater(): void {
     if (this.element.dataset.done === "true") return;
     this.timer = window.setTimeout(() => {
-      this.element.dispatchEvent(new CustomEvent("acks:ask"));
+      this.ask();
     }, ASK_AFTER_MS);
+  }
+
+  private ask(): void {
+    this.element.dispatchEvent(new CustomEvent("acks:ask"));
   }
 }

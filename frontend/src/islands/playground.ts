@@ -12,6 +12,8 @@ interface Running {
   stopping: boolean;
 }
 
+const NEAR_PX = 200;
+
 /** A conversation with a model, streamed over `/v1/realtime`. Nothing of it is stored: a reload forgets it. */
 export class Playground extends Island {
   private socket: Socket | null = null;
@@ -78,8 +80,9 @@ export class Playground extends Island {
     this.part("empty").hidden = true;
     Turn.user(this.transcript, asked);
     const event = `ask-${performance.now()}`;
-    this.running = { turn: Turn.assistant(this.transcript), asked, event, id: null, stopping: false };
-    this.socket.send({ type: "response.create", event_id: event, response: this.request(asked, new FormData(settings)) });
+    const request = this.request(asked, new FormData(settings));
+    this.running = { turn: Turn.assistant(this.transcript, request.model), asked, event, id: null, stopping: false };
+    this.socket.send({ type: "response.create", event_id: event, response: request });
     this.prompt.value = "";
     this.transcript.ariaBusy = "true";
     this.label("Stop", false);
@@ -181,10 +184,10 @@ export class Playground extends Island {
     this.part("status").textContent = words;
   }
 
-  /** Keep the end in view, unless the reader has scrolled away from it. */
+  /** Keep the end of the conversation in view, unless the reader has scrolled away from it. */
   private follow(always: boolean): void {
-    const page = document.documentElement;
-    const below = page.scrollHeight - page.clientHeight - page.scrollTop;
-    if (always || below < 160) page.scrollTop = page.scrollHeight;
+    const conversation = this.part("conversation");
+    const below = conversation.getBoundingClientRect().bottom - window.innerHeight;
+    if (always || (below > 0 && below < NEAR_PX)) conversation.scrollIntoView({ block: "end" });
   }
 }

@@ -32,8 +32,8 @@ export class Turn {
     return turn;
   }
 
-  static assistant(transcript: HTMLElement): Turn {
-    return new Turn(transcript, "Model", "assistant streaming");
+  static assistant(transcript: HTMLElement, model: string): Turn {
+    return new Turn(transcript, model, "assistant streaming");
   }
 
   add(delta: string): void {

@@ -1,6 +1,7 @@
 """The policy page: the effect before, the change itself, conflicts, and the acks after."""
 
 from collections.abc import Callable
+from datetime import timedelta
 
 import msgspec
 import pytest
@@ -9,7 +10,7 @@ from django.utils import timezone
 
 from tenants import selectors
 from tenants.contracts import Actor, PolicyView, TenantView
-from tenants.models import AuditEvent, User
+from tenants.models import AuditEvent, PolicyVersion, User
 from tenants.services.policy import set_policy
 from tenants.services.tenants import create_tenant
 from tenants.services.workers import mark_applied
@@ -60,6 +61,22 @@ def test_acks(console: Client, tenant: TenantView, worker: str) -> None:
     done = console.get(f"{PAGE}acks/{version}/").content.decode()
     assert 'data-part="workers">1/1<' in done
     assert 'data-done="true"' in done
+
+
+def test_late_acks_name_the_worker(console: Client, tenant: TenantView, worker: str) -> None:
+    """A version that has waited for long is shown with the workers that it waits for."""
+    version = current(tenant).version
+    page = f"{PAGE}acks/{version}/"
+    assert worker not in console.get(page).content.decode()
+    PolicyVersion.objects.for_tenant(tenant.id).update(created_at=timezone.now() - timedelta(seconds=10))
+    assert f"Still waiting for {worker}" in console.get(page).content.decode()
+
+
+def test_no_worker_to_wait_for(console: Client, tenant: TenantView) -> None:
+    """Without workers the line says what will happen, and does not go on asking."""
+    page = console.get(f"{PAGE}acks/{current(tenant).version}/").content.decode()
+    assert "No worker is up" in page
+    assert 'data-done="true"' in page
 
 
 def test_acks_of_another_tenant_are_not_here(console: Client, tenant: TenantView) -> None:

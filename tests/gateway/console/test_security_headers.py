@@ -1,6 +1,10 @@
 """Headers of the pages."""
 
+import pytest
 from django.test import Client
+
+from gateway.console import tenants
+from tenants.models import User
 
 
 def test_nothing_inline_runs(db: None) -> None:
@@ -25,3 +29,18 @@ def test_missing_page_looks_like_ours(db: None) -> None:
     answer = Client().get("/nowhere/")
     assert answer.status_code == 404
     assert "Not here" in answer.content.decode()
+
+
+def test_failure_says_whose_it_is(db: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A defect of ours is a page that says so, in the same look, and tells nothing of the inside."""
+
+    def broken() -> None:
+        raise RuntimeError("secret detail")
+
+    monkeypatch.setattr(tenants, "readings", broken)
+    client = Client(raise_request_exception=False)
+    client.force_login(User.objects.create_user("operator@example.com", is_staff=True))
+    answer = client.get("/operator/tenants/")
+    assert answer.status_code == 500
+    assert "failed on our side" in answer.content.decode()
+    assert "secret detail" not in answer.content.decode()

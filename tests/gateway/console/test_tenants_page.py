@@ -8,6 +8,7 @@ import redis
 from django.conf import settings
 from django.test import Client
 
+from tenants.console import readings
 from tenants.contracts import STATS_KEY, TenantUse, TenantView, WorkerStats
 from tenants.models import User
 
@@ -70,6 +71,22 @@ def test_worker_without_a_reading(
 ) -> None:
     """A live worker that said nothing is counted as such, not shown as idle."""
     assert "1 of 1 without a reading" in signed_in(operator).get("/operator/tenants/").content.decode()
+
+
+def test_redis_away(
+    operator: User,
+    tenant: TenantView,
+    worker: str,
+    signed_in: Callable[[User], Client],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """While Redis is away the page still comes, with the limits, and says that it has no readings."""
+    away = redis.Redis.from_url("redis://127.0.0.1:1/0", socket_connect_timeout=0.2)
+    monkeypatch.setattr(readings, "_redis", lambda: away)
+    answer = signed_in(operator).get("/operator/tenants/")
+    assert answer.status_code == 200
+    assert "1 of 1 without a reading" in answer.content.decode()
+    assert "hard limit 256 MiB" in answer.content.decode()
 
 
 def test_nothing_yet(operator: User, signed_in: Callable[[User], Client]) -> None:
