@@ -3,7 +3,7 @@
     SIGTERM ─▶ stop listening, `draining` ─▶ wait until nothing is live, at most `seconds` ─▶ fail what is left
             ─▶ close websockets with 1012 ─▶ the server's own handler, which ends the process
 
-A second signal skips the wait.
+A second signal skips the wait for streams: they end with an error event at once. A third one skips that too.
 """
 
 import asyncio
@@ -49,6 +49,8 @@ class Drain:
         self._empty = asyncio.Event()
         self._empty.set()
         self._task: asyncio.Task[None] | None = None
+        self._hurried = asyncio.Event()
+        self._signals = 0
         self.draining = False
 
     @property
@@ -79,7 +81,7 @@ class Drain:
         """Drain: returns when nothing is live and every websocket has been closed."""
         self.draining = True
         _log.info("draining", live=len(self._live), sockets=len(self._sockets), seconds=self._seconds)
-        if not await self._emptied(self._seconds):
+        if not await self._emptied(self._seconds, unless=self._hurried):
             for live in list(self._live):
                 live.fail(Stopping("The server is restarting and ended this response"))
             await self._emptied(LAST_WORDS_SECONDS)
@@ -105,21 +107,24 @@ class Drain:
             self._task.add_done_callback(lambda _: ended(number, None))
 
         def handle(number: int, frame: FrameType | None) -> None:
-            if self.draining:
-                ended(number, frame)
-            else:
+            self._signals += 1
+            if self._signals == 1:
                 self.draining = True
                 loop.call_soon_threadsafe(begin, number)
+            elif self._signals == 2:
+                loop.call_soon_threadsafe(self._hurried.set)
+            else:
+                ended(number, frame)
 
         return handle
 
-    async def _emptied(self, seconds: float) -> bool:
-        try:
-            async with asyncio.timeout(seconds):
-                await self._empty.wait()
-        except TimeoutError:
-            return False
-        return True
+    async def _emptied(self, seconds: float, *, unless: asyncio.Event | None = None) -> bool:
+        """Say whether nothing is live any more, after `seconds` or when `unless` is set at the latest."""
+        waits = [asyncio.create_task(event.wait()) for event in (self._empty, unless) if event is not None]
+        _, pending = await asyncio.wait(waits, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+        for wait in pending:
+            wait.cancel()
+        return self._empty.is_set()
 
 
 def _no_delay(server: Any) -> None:

@@ -51,9 +51,10 @@ class Product:
         supervisor = self._supervisor = Supervisor(self._instance, self._plan)
         self._wait(supervisor.answers, lambda: "supervisord")
         self._prepare()
-        supervisor.start([program.name for program in self._plan.programs if program.stage == 1])
+        supervisor.start(self._names(stage=1))
         readiness = Readiness(self._instance.local_url, self._plan.environment["REDIS_URL"], self._secrets.demo)
         self._wait(lambda: not readiness.missing(), readiness.missing)
+        supervisor.start(self._names(stage=2))
         return serve_json(self._public_url, readiness.models()[0], self._secrets.demo)
 
     def watch(self) -> None:
@@ -114,6 +115,9 @@ class Product:
         self._wait(lambda: process.poll() is not None, lambda: "the database to be prepared")
         if process.returncode:
             raise EmbeddedError(f"The database could not be prepared.\n{_tail(log)}")
+
+    def _names(self, *, stage: int) -> list[str]:
+        return [program.name for program in self._plan.programs if program.stage == stage]
 
     def _wait(self, done: Callable[[], bool], what: Callable[[], str]) -> None:
         """Wait for `done`, as long as no program fails and nobody asks us to stop."""

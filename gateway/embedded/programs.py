@@ -20,7 +20,7 @@ class Program:
 
     name: str
     command: tuple[str, ...]
-    stage: int  # 0: at once; 1: when the database is prepared
+    stage: int  # 0: at once; 1: when the database is prepared; 2: when requests are served, to leave others the cores
     stop_stage: int  # all of the highest stop first, together
     stop_signal: str = "TERM"
     stop_seconds: int = 10  # then SIGKILL
@@ -87,8 +87,8 @@ def _our_programs(config: GatewayConfig) -> list[Program]:
     return [
         Program(name="engine", command=_python("-m", "engine"), stage=0, stop_stage=1),
         Program(name="controller", command=_python("manage.py", "controller"), stage=1, stop_stage=1),
-        Program(name="celery", command=_python(*worker), stage=1, stop_stage=2),
-        Program(name="beat", command=_python(*beat), stage=1, stop_stage=2),
+        Program(name="celery", command=_python(*worker), stage=2, stop_stage=2),
+        Program(name="beat", command=_python(*beat), stage=2, stop_stage=2),
         Program(
             name="web",
             command=_python(*web),

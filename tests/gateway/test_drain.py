@@ -79,6 +79,20 @@ def test_what_takes_too_long_is_ended(stack: Stack, tenant: TenantInTest) -> Non
     assert record["finish_reason"] == "cancelled"
 
 
+def test_a_second_signal_ends_streams_at_once(stack: Stack, tenant: TenantInTest) -> None:
+    """Whoever is in a hurry signals twice: streams get their error event, and the process ends."""
+    process, port = stack.start_web(DRAIN_SECONDS="60")
+    reader = Reader(f"http://127.0.0.1:{port}", tenant.key(), SHORT | {"max_tokens": 1900})
+    process.popen.send_signal(signal.SIGTERM)
+    wait_for(lambda: refuses(port), 5, "no new connections")
+    process.popen.send_signal(signal.SIGINT)
+    reader.join(20)
+    frames = reader.text.split("\n\n")
+    assert frames[-2] == "data: [DONE]"
+    assert json.loads(frames[-3].removeprefix("data: "))["error"]["code"] == "server_is_overloaded"
+    process.stop()
+
+
 def test_killed_web_process_leaves_nothing(stack: Stack, tenant: TenantInTest) -> None:
     """After kill -9 the worker ends the process's requests, and the ledger has what they generated."""
     process, port = stack.start_web()
