@@ -161,7 +161,9 @@ class Worker:
         return None
 
     def drain(self, draining: bool) -> None:
-        """Take nothing new, or take again."""
+        """Take nothing new, or take again; a worker that shuts down stays closed, whatever the controller says."""
+        if self._stop.is_set():
+            return
         log.info("draining" if draining else "taking_requests")
         self._dispatcher.draining = draining
         self._core.send(ipc.DrainFrame(draining))

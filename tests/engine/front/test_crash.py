@@ -178,16 +178,21 @@ def test_disconnects_in_any_phase_leave_nothing(worker: WorkerProcess, run: Run)
 
 
 def test_terminated_worker_lets_requests_end(worker: WorkerProcess, run: Run) -> None:
-    """After SIGTERM new requests are refused, running ones end by themselves, and socket and core are gone."""
+    """After SIGTERM new requests are refused, whatever a controller says, running ones end by themselves, and socket
+    and core are gone.
+    """
     core = worker.core_pid
 
     async def story() -> None:
         async with channel(worker.address) as client:
-            stream = client.generate()
+            stream, control = client.generate(), client.control()
             running = await stream.submit([COUNT, 300])
             await stream.tokens(running, 1)
             os.kill(worker.pid, signal.SIGTERM)
             wait_for(lambda: worker.events("stopping"), "the worker to stop")
+            await control.call.write(pb.ControlCommand(drain=pb.Drain(draining=False)))
+            await control.push(pb.PolicyPush(version=9, snapshot=True))
+            await control.until(lambda event: event.applied.version == 9)  # so the line before it has been read
             refused = await stream.submit([COUNT, 1])
             assert (await stream.end(refused)).refused.code == pb.REFUSAL_CODE_DRAINING
             assert (await stream.end(running)).finished.usage.completion_tokens == 300
