@@ -115,7 +115,8 @@ $(STAMPS)/static: $(STAMPS)/python $(STAMPS)/pages $(shell find gateway tenants 
 
 $(STAMPS)/kernels: $(STAMPS)/python $(shell find kernels -name '*.py' -o -name '*.cpp' -o -name '*.h')
 	$(PY) -m kernels.cpu.build
-	@touch $@
+	@# Without a compiler, look again next time.
+	@if command -v "$${CXX:-c++}" g++ clang++ >/dev/null; then touch $@; fi
 
 $(STAMPS)/model: $(STAMPS)/python
 	$(PY) -m engine.model.folder
