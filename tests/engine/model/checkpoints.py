@@ -86,7 +86,7 @@ def assert_greedy(model: Callable[..., Any], prompt: list[int], generated: list[
     logits are within `tie`.
     """
     with torch.inference_mode():
-        logits = model(torch.tensor([prompt + generated[:-1]])).logits[0, len(prompt) - 1 :]
+        logits = model(torch.tensor([prompt + generated[:-1]]), logits_to_keep=len(generated)).logits[0]
     best = logits.topk(2, -1)
     for position, token in enumerate(generated):
         if token != int(best.indices[position, 0]):
