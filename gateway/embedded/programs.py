@@ -5,7 +5,7 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from gateway.config import ROOT, GatewayConfig
+from gateway.config import GatewayConfig
 from gateway.embedded.instance import Instance
 from gateway.embedded.postgres import EmbeddedPostgres
 from gateway.embedded.redis import EmbeddedRedis
@@ -70,7 +70,6 @@ def _settings(config: GatewayConfig, instance: Instance, env: Mapping[str, str])
         "PORT": str(config.port),
         "DJANGO_SETTINGS_MODULE": "gateway.settings",
         "PYTHONUNBUFFERED": "1",
-        "PYTHONPATH": str(ROOT),
     }
     return {name: value for name, value in defaults.items() if not env.get(name)} | fixed
 
