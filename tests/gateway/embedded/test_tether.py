@@ -94,6 +94,20 @@ def test_reach_passes_a_closed_folder_under_another_account(tmp_path: Path) -> N
 
 
 @root_only
+def test_reach_keeps_nothing_but_the_passage() -> None:
+    """The program has one capability and no way back to root."""
+    nobody = pwd.getpwnam("nobody")
+    options = ["--user", f"{nobody.pw_uid}:{nobody.pw_gid}", "--reach"]
+    done = subprocess.run(
+        tethered_here(["/bin/cat", "/proc/self/status"], options=options), capture_output=True, text=True, check=True
+    )
+    status = dict(line.split(":\t", 1) for line in done.stdout.splitlines() if ":\t" in line)
+    dac_override = "0000000000000002"
+    assert {status[name] for name in ("CapPrm", "CapEff", "CapInh", "CapAmb")} == {dac_override}
+    assert set(status["Uid"].split()) == {str(nobody.pw_uid)}
+
+
+@root_only
 def test_a_child_that_gave_up_root_is_still_tied() -> None:
     """Changing the account clears the tie in the kernel; the tether ties after it."""
     nobody = pwd.getpwnam("nobody")
