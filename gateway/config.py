@@ -1,4 +1,4 @@
-"""Configuration of the control plane's processes: read from the environment once, frozen, each field with unit and default."""
+"""Settings of the control plane's processes: read from the environment once, frozen, each with unit and default."""
 
 import os
 from collections.abc import Mapping

@@ -7,7 +7,7 @@ from types import FrameType
 TICK_SECONDS = 0.1
 
 
-class StopRequested(Exception):  # noqa: N818  # not an error: somebody wants us to end
+class StopRequested(Exception):
     """A person or a supervisor asked this process to stop."""
 
 
