@@ -9,5 +9,5 @@ class KernelError(Exception):
     """Base of all errors of the kernels."""
 
 
-class BackendUnavailable(KernelError):  # noqa: N818  # named as the tree of errors reads
+class BackendUnavailable(KernelError):  # named as the tree of errors reads
     """The backend asked for cannot run on this machine."""

@@ -11,8 +11,6 @@ NoTenantScope            our own mistake: a query of tenant data without a tenan
 PepperMissing            KEY_PEPPER is not set
 """
 
-# ruff: noqa: N818  # the names say what is wrong; a suffix would add nothing to `except StaleVersion`
-
 
 class TenantsError(Exception):
     """Base of the errors that a caller can cause."""

@@ -10,9 +10,9 @@ class ControllerError(Exception):
     """Base of the controller's errors."""
 
 
-class LeadershipLost(ControllerError):  # noqa: N818  # a state, not a mistake
+class LeadershipLost(ControllerError):  # a state, not a mistake
     """The lock's connection broke: another controller may be active by now."""
 
 
-class Superseded(ControllerError):  # noqa: N818
+class Superseded(ControllerError):
     """A worker has applied a push that this controller has not sent."""
