@@ -50,8 +50,10 @@ def _fleet(request: HttpRequest) -> dict[str, Any]:
     soft = sum(policy.kv_soft_bytes for policy in policies.values())
     sort = request.GET.get("sort", "")
     sort = sort if sort in SORTS else "tenant"
+    rows = _rows(now, policies, pool)
     return {
-        "rows": _rows(now, policies, pool, sort),
+        "rows": _sorted(rows, sort),
+        "pieces": rows,  # the pool's bar keeps one order, whatever the table's
         "sort": sort,
         "readings": now,
         "workers": workers,
@@ -63,7 +65,8 @@ def _fleet(request: HttpRequest) -> dict[str, Any]:
     }
 
 
-def _rows(now: Readings, policies: dict[str, PolicyView], pool: int, sort: str) -> list[Row]:
+def _rows(now: Readings, policies: dict[str, PolicyView], pool: int) -> list[Row]:
+    """Return a row for every tenant, by slug, with its place in the pool's bar."""
     rows: list[Row] = []
     start = 0.0
     for tenant in selectors.tenants():
@@ -73,6 +76,10 @@ def _rows(now: Readings, policies: dict[str, PolicyView], pool: int, sort: str) 
             Row(tenant=tenant, policy=policies[tenant.id], use=use, start=round(start, 3), share=round(share, 3))
         )
         start += share
+    return rows
+
+
+def _sorted(rows: list[Row], sort: str) -> list[Row]:
     keys = {
         "use": lambda row: -row.use.kv_bytes,
         "running": lambda row: -(row.use.running + row.use.queued),
