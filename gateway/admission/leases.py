@@ -6,6 +6,7 @@ loses its slice, which the bucket refills: nothing leaks. With Redis away each p
 """
 
 import asyncio
+import contextlib
 import time
 import uuid
 from collections.abc import Awaitable
@@ -20,9 +21,10 @@ from gateway.admission.limits import Bucket, slice_size, wait_seconds
 
 SLICE_SECONDS = 2.0  # unspent: given back
 IDLE_SECONDS = 120.0  # forgotten
-RETRY_SECONDS = 1.0  # Redis away: how long until it is asked again
+RETRY_SECONDS = 1.0  # Redis away: how long until it is asked again, doubling to
+LAST_RETRY_SECONDS = 8.0
 SHORT_SECONDS = 0.05  # a refusal by Redis holds so long for this process
-STORE_SECONDS = 0.25  # how long a request waits for Redis
+STORE_SECONDS = 0.25  # socket timeouts of `store`: how long a request waits for Redis
 
 _log = structlog.get_logger("gateway.admission")
 
@@ -76,7 +78,7 @@ class Leases:
     """The slices of one process.
 
     Args:
-        store: Redis.
+        store: Redis, with short socket timeouts. Its calls are never cancelled: redis-py can swallow a cancellation.
         processes: how many share the limits at least; Redis tells of more.
     """
 
@@ -86,6 +88,8 @@ class Leases:
         self._process = uuid.uuid4().hex
         self._slices: dict[str, Slice] = {}
         self._away_until = 0.0
+        self._retry_seconds = RETRY_SECONDS
+        self._stopping = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
@@ -94,9 +98,9 @@ class Leases:
 
     async def stop(self) -> None:
         """Give everything back."""
+        self._stopping.set()
         if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
+            await self._task
         await self._give_back(everything=True)
 
     async def take(self, scope: str, limit: int, wanted: float) -> float:
@@ -165,7 +169,7 @@ class Leases:
         want = slice_size(wanted, part.limit, part.processes)
         try:
             granted, part.shared, part.processes = await self._ask(scope, part.limit, wanted, want, returned)
-        except (RedisError, OSError, TimeoutError) as error:
+        except (RedisError, OSError) as error:
             part.amount = returned
             self._lost(error)
             self._fall_back(part, time.monotonic())
@@ -182,14 +186,15 @@ class Leases:
         call = cast(
             Awaitable[list[bytes]], self._lease(keys=keys, args=[limit, least, wanted, returned, self._process])
         )
-        async with asyncio.timeout(STORE_SECONDS):
-            granted, left, processes = await call
+        granted, left, processes = await call
+        self._retry_seconds = RETRY_SECONDS
         return float(granted), float(left), max(int(processes), self._processes)
 
     def _lost(self, error: Exception) -> None:
         if time.monotonic() >= self._away_until:
             _log.warning("leases_on_last_share", reason=f"{type(error).__name__}: {error}")
-        self._away_until = time.monotonic() + RETRY_SECONDS
+            self._away_until = time.monotonic() + self._retry_seconds
+            self._retry_seconds = min(self._retry_seconds * 2, LAST_RETRY_SECONDS)
 
     def _fall_back(self, part: Slice, now: float) -> None:
         if part.share is None:
@@ -199,8 +204,10 @@ class Leases:
             part.amount = 0.0
 
     async def _tend(self) -> None:
-        while True:
-            await asyncio.sleep(SLICE_SECONDS / 2)
+        while not self._stopping.is_set():
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(SLICE_SECONDS / 2):
+                    await self._stopping.wait()
             await self._give_back(everything=False)
 
     async def _give_back(self, *, everything: bool) -> None:
@@ -221,6 +228,6 @@ class Leases:
         try:
             _, part.shared, part.processes = await self._ask(scope, part.limit, 0, 0, returned)
             part.shared_at = time.monotonic()
-        except (RedisError, OSError, TimeoutError) as error:
+        except (RedisError, OSError) as error:
             part.amount += returned
             self._lost(error)

@@ -10,6 +10,13 @@ from tests.engine.tiny_model import make_tiny_model
 from tests.gateway.wire.stack import Stack, TenantInTest, running_stack
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Give all tests of the deployment to one worker of xdist: they share one."""
+    for item in items:
+        if "shared_stack" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.xdist_group("wire"))
+
+
 @pytest.fixture(scope="session")
 def shared_stack() -> Iterator[Stack]:
     """A deployment with two workers: `tiny`, and `plain`, which has another model and no chat template."""

@@ -243,7 +243,7 @@ FIELDS = st.sampled_from([*SHARED, "max_tokens", "max_completion_tokens", "n", "
 
 
 @settings(
-    max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+    max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
 )
 @given(path=st.sampled_from([CHAT, "/v1/completions"]), changes=st.dictionaries(FIELDS, JSON, max_size=3))
 def test_no_body_gives_a_5xx(stack: Stack, key: str, path: str, changes: dict[str, Any]) -> None:
