@@ -101,7 +101,8 @@ def _conflict(request: HttpRequest, tenant: TenantView, form: PolicyForm) -> Htt
 
 def _shown(tenant: TenantView, current: PolicyView, form: PolicyForm) -> dict[str, Any]:
     """Return what the editor and its effect show."""
-    use = readings().of(tenant.id)
+    now = readings()
+    use = now.of(tenant.id)
     changes: dict[str, Any] = form.changes(current) if form.is_valid() else {}
     after = msgspec.structs.replace(current, **changes)
     others = sum(policy.kv_soft_bytes for owner, policy in selectors.policies() if owner != tenant.id)
@@ -113,6 +114,7 @@ def _shown(tenant: TenantView, current: PolicyView, form: PolicyForm) -> dict[st
         "policy": current,
         "form": form,
         "use": use,
+        "readings": now,
         "after": after,
         "changes": [
             policy_form.change(name, getattr(current, name), value, use.kv_bytes) for name, value in changes.items()

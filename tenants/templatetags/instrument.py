@@ -21,13 +21,18 @@ _KINDS: Mapping[str, Callable[..., Figure]] = {
     "rate": figures.rate,
     "duration": figures.duration,
 }
+NO_READING = Figure("–", "", "no reading")
 THEMES = ("light", "dark")
 
 
 @register.simple_tag
-def figure(kind: str, amount: float, unit: str | None = None, field: str = "") -> SafeString:
-    """Return a figure: value, quiet unit, exact value as title; `field` names it to the live feed."""
+def figure(kind: str, amount: float, unit: str | None = None, field: str = "", known: object = True) -> SafeString:
+    """Return a figure: value, quiet unit, exact value as title.
+
+    `field` names it to the live feed; where nothing is `known`, a dash stands for the number.
+    """
     shown = _KINDS[kind](amount) if unit is None else _KINDS[kind](amount, unit)
+    shown = shown if known else NO_READING
     name = format_html(' data-field="{}"', field) if field else ""
     mark = format_html('<span class="unit">{}</span>', shown.unit) if shown.unit else ""
     return format_html('<span class="figure" title="{}"{}>{}{}</span>', shown.exact, name, shown.value, mark)

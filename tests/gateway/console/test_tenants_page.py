@@ -70,7 +70,9 @@ def test_worker_without_a_reading(
     operator: User, tenant: TenantView, worker: str, signed_in: Callable[[User], Client]
 ) -> None:
     """A live worker that said nothing is counted as such, not shown as idle."""
-    assert "1 of 1 without a reading" in signed_in(operator).get("/operator/tenants/").content.decode()
+    page = signed_in(operator).get("/operator/tenants/").content.decode()
+    assert "1 of 1 without a reading" in page
+    assert 'title="no reading" data-field="kv">–<' in page
 
 
 def test_redis_away(
