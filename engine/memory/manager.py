@@ -27,7 +27,7 @@ class KVMemory:
     def __init__(self, shape: CacheShape) -> None:
         self.shape = shape
         self.pool = BlockPool(shape.num_blocks)
-        self.accounts = Accounts()
+        self.accounts = Accounts(shape.num_blocks)
         self.reserved = 0  # blocks promised to sequences, all accounts
         self._rows = list(range(shape.max_rows - 1, -1, -1))
         self._tables: dict[SequenceId, BlockTable] = {}
@@ -140,6 +140,8 @@ class KVMemory:
             rows.append(table.row)
         for account in self.accounts:
             self._audit_account(account, blocks.pop(account.tenant, 0), reserved.pop(account.tenant, 0))
+        if sum(account.soft for account in self.accounts) > self.shape.num_blocks:
+            raise InvariantError("more is guaranteed than the pool has")
         if any(blocks.values()) or any(reserved.values()):
             raise InvariantError(f"blocks without an account: {blocks}")
         if len(owner) != self.pool.num_open + self.pool.num_sealed:

@@ -77,6 +77,7 @@ class Intake:
             tenant = self._roster.tenants.get(name)
             if tenant is not None and tenant.policy is not None:
                 self._forsake(tenant)
+        self._roster.memory.accounts.fit_guarantees()
         for held in list(self._roster.held.values()):
             if not self._must_hold(held.tenant, held.request):
                 self._settle(held, now)

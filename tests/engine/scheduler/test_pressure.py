@@ -216,3 +216,22 @@ def test_a_large_request_is_not_starved_by_small_ones() -> None:
             break
     assert world.finished[whale] is FinishReason.LENGTH
     world.assert_exact(whale)
+
+
+def test_guarantees_that_do_not_fit_the_pool_scale_down_pro_rata() -> None:
+    """Overcommitted, every tenant still gets its scaled part at once, and all of it again when the others give up."""
+    world = World(block_size=4, num_blocks=24, budget=256)
+    for tenant, soft in (("a", 24), ("b", 12), ("c", 12)):
+        world.policy(tenant, soft=soft, blocks=24)
+    accounts = {account.tenant: account for account in world.scheduler.memory.accounts}
+    assert [accounts[TenantId(name)].soft for name in "abc"] == [12, 6, 6]
+    borrowers = [world.submit("a", 4, 12) for _ in range(8)]
+    world.step()
+    guarded = [world.submit("b", 23, 1), world.submit("c", 23, 1)]
+    world.step()
+    assert set(guarded) <= set(world.finished)
+    world.run()
+    for request in (*borrowers, *guarded):
+        world.assert_exact(request)
+    world.update(removed=("b", "c"))
+    assert accounts[TenantId("a")].soft == 24
