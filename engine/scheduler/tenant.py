@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 PREFILL_COST = 1.0  # of one prompt token, before division by the weight
 OUTPUT_COST = 2.0
+LEAST_WEIGHT = 0.001  # a counter must never grow so much in one step that others' tokens no longer change theirs
 FIRST_GUESS_TOKENS = 32.0  # expected output of a tenant that has finished nothing yet
 _GUESS_STEP = 0.1  # weight of the newest output length in the running mean
 
@@ -96,8 +97,9 @@ class Tenant:
         self.account = account
         self.policy_stamp += 1
         if policy is not None:
-            self.prefill_cost = PREFILL_COST / policy.weight
-            self.output_cost = OUTPUT_COST / policy.weight
+            weight = max(policy.weight, LEAST_WEIGHT)
+            self.prefill_cost = PREFILL_COST / weight
+            self.output_cost = OUTPUT_COST / weight
 
     @property
     def num_waiting(self) -> int:

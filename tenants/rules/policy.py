@@ -12,6 +12,8 @@ from tenants.rules import values
 LOW_WATERMARK = 0.90  # of the pool; what is above is the reserve from which borrowers finish
 MOST_BYTES = 1 << 60
 MOST_COUNT = (1 << 31) - 1
+# Service is counted in tokens ÷ weight: with a weight near 0 one token would outweigh all that others ever get.
+LEAST_WEIGHT, MOST_WEIGHT = 0.001, 1000.0
 
 PRIORITIES: tuple[PriorityName, ...] = ("interactive", "standard", "batch")
 _WHOLE: dict[str, tuple[int, int]] = {
@@ -86,7 +88,7 @@ def _check(field: str, value: object) -> float | str:
             low, high = _WHOLE[field]
             return values.whole(field, value, low=low, high=high)
         if field == "weight":
-            return values.number(field, value, above=0.0, high=1000.0)
+            return values.number(field, value, low=LEAST_WEIGHT, high=MOST_WEIGHT)
         if field == "priority":
             return values.choice(field, value, PRIORITIES)
     except Invalid as error:

@@ -27,12 +27,12 @@ def whole(field: str, value: object, *, low: int, high: int) -> int:
     return value
 
 
-def number(field: str, value: object, *, above: float, high: float) -> float:
-    """Return `value` as a float above `above` and at most `high`."""
+def number(field: str, value: object, *, low: float, high: float) -> float:
+    """Return `value` as a float from `low` to `high`."""
     if not isinstance(value, int | float) or isinstance(value, bool):
         raise Invalid(field, f"{field} must be a number")
-    if not above < value <= high:  # also refuses NaN and infinities
-        raise Invalid(field, f"{field} must be above {above:g} and at most {high:g}")
+    if not low <= value <= high:  # also refuses NaN and infinities
+        raise Invalid(field, f"{field} must be from {low:g} to {high:g}")
     return float(value)
 
 

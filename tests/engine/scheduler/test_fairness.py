@@ -1,5 +1,7 @@
 """Order between tenants and classes."""
 
+import pytest
+
 from engine.request import FinishReason, Priority
 from tests.engine.world import World
 
@@ -137,3 +139,20 @@ def test_recomputation_is_not_charged_again() -> None:
     world.scheduler.roster.preempt(world.scheduler.roster.sequences[request], -1, world.now)
     world.step()
     assert tenant.counter == before + tenant.output_cost
+
+
+@pytest.mark.parametrize("weight", [1e-300, 5e-324])
+def test_a_weight_near_zero_does_not_end_fairness_for_others(weight: float) -> None:
+    """Whatever is pushed, counters stay such that two other tenants still share evenly afterwards."""
+    world = World(num_blocks=256, max_rows=2, budget=16)
+    world.policy("feather", weight=weight)
+    world.submit("feather", 6, 8)
+    world.run()
+    for tenant in ("light", "heavy"):
+        world.policy(tenant)
+    for _ in range(600):
+        for tenant, length in (("light", 2), ("heavy", 16)):
+            if world.scheduler.roster.tenant(tenant).num_waiting < 4:  # type: ignore[arg-type]
+                world.submit(tenant, 6, length)
+        world.step()
+    assert 0.6 < served(world, "heavy") / served(world, "light") < 2.5

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tenants.errors import PolicyInvalid
-from tenants.rules.policy import DEFAULT, FIELDS, changed, check_guarantees
+from tenants.rules.policy import DEFAULT, FIELDS, LEAST_WEIGHT, changed, check_guarantees
 
 ANYTHING = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
@@ -27,7 +27,7 @@ def test_any_change_is_valid_or_refused_by_field(changes: dict[str, Any]) -> Non
         assert error.field in changes  # noqa: PT017  # which of the two it is depends on the drawn change
         return
     assert 0 <= after.kv_soft_bytes <= after.kv_hard_bytes
-    assert 0 < after.weight <= 1000
+    assert LEAST_WEIGHT <= after.weight <= 1000
     assert after.max_running >= 1
     assert all(type(getattr(after, name)) is type(getattr(DEFAULT, name)) for name in FIELDS)
 
@@ -36,6 +36,8 @@ def test_any_change_is_valid_or_refused_by_field(changes: dict[str, Any]) -> Non
     ("field", "value"),
     [
         ("weight", 0),
+        ("weight", 1e-320),
+        ("weight", 0.00099),
         ("weight", -1.0),
         ("weight", math.nan),
         ("weight", math.inf),
