@@ -80,7 +80,7 @@ class KeyGrant(msgspec.Struct, frozen=True, kw_only=True):
 class KeyOptions(msgspec.Struct, frozen=True, kw_only=True):
     """What a new `tg_live_` key may do. Empty tuples and zeros mean no restriction; times are unix seconds."""
 
-    project_id: str = ""  # empty: the tenant's `default` project
+    project_id: str = ""  # empty: the tenant's `default` project, its oldest where that was renamed
     scopes: tuple[str, ...] = API_KEY_SCOPES
     models: tuple[str, ...] = ()
     expires_at: float = 0.0

@@ -201,11 +201,13 @@ def _tenant(tenant_id: uuid.UUID | str) -> Tenant:
 
 def _project(tenant_id: uuid.UUID | str, project_id: str) -> Project:
     query = Project.objects.for_tenant(tenant_id)
-    try:
-        wanted = {"pk": uuid.UUID(project_id)} if project_id else {"name": FIRST_PROJECT}
-    except ValueError as error:
-        raise Invalid("project_id", "project_id must be the id of a project of this tenant") from error
-    row = query.filter(**wanted).first()
+    if not project_id:  # the oldest where `default` was renamed: a key without a wish must always find a project
+        row = query.filter(name=FIRST_PROJECT).first() or query.order_by("created_at", "pk").first()
+    else:
+        try:
+            row = query.filter(pk=uuid.UUID(project_id)).first()
+        except ValueError as error:
+            raise Invalid("project_id", "project_id must be the id of a project of this tenant") from error
     if row is None:
         raise Invalid("project_id", "project_id must be the id of a project of this tenant")
     return row

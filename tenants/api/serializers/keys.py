@@ -76,7 +76,9 @@ class _KeyCreate(Strict):
 class ApiKeyCreate(_KeyCreate):
     """A new API key."""
 
-    project_id = serializers.UUIDField(required=False, help_text="without: the project `default`")
+    project_id = serializers.UUIDField(
+        required=False, help_text="without: the project `default`, the oldest where it was renamed"
+    )
     scopes = _scopes(API_KEY_SCOPES)
     models = _texts(200, help_text="names of models; empty: all")
     rpm = Whole(min_value=0, max_value=MOST_COUNT, required=False)

@@ -16,7 +16,7 @@ from tenants.contracts import KEYS_CHANNEL, Actor, ApiKeyView, CreatedKey, KeyOp
 from tenants.errors import Conflict, Invalid, NotFound, PepperMissing
 from tenants.models import ApiKey, AuditEvent, OutboxEvent
 from tenants.services.keys import create_api_key, create_management_key, digest, revoke_key, rotate_key
-from tenants.services.projects import create_project
+from tenants.services.projects import create_project, rename_project
 from tenants.services.tenants import create_tenant, update_tenant
 
 ACTOR = Actor("system", "tests", "tests")
@@ -50,6 +50,17 @@ def test_a_new_key_grants_what_its_options_say(tenant: TenantView, actor: Actor)
     assert grant.expires_at == pytest.approx(expires_at)
     assert grant.policy == selectors.policy(tenant.id)
     assert len(grant.namespace) == 32
+
+
+def test_a_key_without_a_project_finds_one_whatever_its_name(tenant: TenantView, actor: Actor) -> None:
+    """It goes to `default`, and to the tenant's oldest project once that one was renamed."""
+    first = selectors.projects(tenant.id)[0]
+    create_project(tenant_id=tenant.id, name="a newer one", actor=actor)
+    assert grant_of(create_api_key(tenant_id=tenant.id, name="app", actor=actor)).project_id == first.id
+    rename_project(tenant_id=tenant.id, project_id=first.id, name="web", actor=actor)
+    assert grant_of(create_api_key(tenant_id=tenant.id, name="app", actor=actor)).project_id == first.id
+    newest = create_project(tenant_id=tenant.id, name="default", actor=actor)
+    assert grant_of(create_api_key(tenant_id=tenant.id, name="app", actor=actor)).project_id == newest.id
 
 
 def test_the_raw_key_is_stored_nowhere(tenant: TenantView, actor: Actor) -> None:
