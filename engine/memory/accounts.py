@@ -1,7 +1,7 @@
 """Whose blocks: one account per tenant, its guarantee (soft), its ceiling (hard), and what it holds.
 
-Guarantees that do not all fit the pool (an operator has overcommitted it, or it has shrunk) scale down pro rata, so that
-what is guaranteed can be kept.
+Guarantees that do not all fit the pool (an operator has overcommitted it, or it has shrunk) scale down pro rata, so
+that what is guaranteed can be kept.
 """
 
 from collections.abc import Iterator
