@@ -24,6 +24,7 @@ from engine.scheduler.sizing import Limits, size
 from engine.scheduler.tenant import Tenant
 
 PARK_SECONDS = 60.0  # how long a request without a deadline stays parked before it ends
+NEW_PARK_SECONDS = 5.0  # the same for one that has never run: its client still waits for a status, and can try again
 
 
 class Verdict(Enum):
@@ -65,7 +66,7 @@ class Admission:
         """Start a waiting sequence with blocks for all its tokens, if limits and memory allow."""
         refusal = self._resize(sequence)
         if refusal is not None:
-            self._roster.park(sequence, refusal, now + PARK_SECONDS)
+            self._roster.park(sequence, refusal, now + (PARK_SECONDS if sequence.admitted else NEW_PARK_SECONDS))
             return Verdict.PARKED
         tenant = sequence.tenant
         policy, account = tenant.policy, tenant.account
@@ -88,7 +89,8 @@ class Admission:
         policy, account = tenant.policy, tenant.account
         assert policy is not None and account is not None, "a tenant without policy has nothing in line"
         if policy.max_running < 1:
-            return Refusal(RefusalCode.QUEUE_FULL, "The tenant's policy lets no request run (max_running is 0).")
+            message = "No request of the tenant may run on this worker: of its max_running, 0 are granted here."
+            return Refusal(RefusalCode.QUEUE_FULL, message + " Try again, or ask for a higher limit.")
         if not sequence.admitted and sequence.policy_stamp != tenant.policy_stamp:
             granted = size(sequence.request, policy, self._limits)
             if isinstance(granted, Refusal):

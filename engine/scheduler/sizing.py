@@ -85,7 +85,7 @@ def _kv_limit(request: GenerationRequest, policy: TenantPolicy, limits: Limits, 
     num_prompt, asked = len(request.prompt), request.sampling.max_tokens
     pool_bytes = limits.num_blocks * limits.block_bytes
     if policy.kv_hard_bytes <= pool_bytes:
-        limit = f"the tenant's hard limit (kv_hard_bytes) is {policy.kv_hard_bytes} bytes"
+        limit = f"the tenant's hard limit (kv_hard_bytes) on this worker is {policy.kv_hard_bytes} bytes"
     else:
         limit = f"the worker's KV memory is {pool_bytes} bytes in all"
     output = f"{min(asked, policy.max_output_tokens)} output tokens" if asked else "at least 1 output token"

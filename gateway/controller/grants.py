@@ -1,8 +1,9 @@
 """Divide fleet-wide limits into the grants of single workers: pure and deterministic.
 
 A limit is split in proportion to the workers' pools by the method of the largest remainder; ties go to the smaller
-worker id. The grants of a tenant always sum to its limit exactly, so n workers together never hold more than the policy
-says. One worker gets the policy itself. Rates (`rpm`, `tpm`) are the gateway's and are not divided; limits of a single
+worker id. Of requests at once each worker gets one first, where there are as many: a worker with a small pool may be
+the only one of its model. The grants of a tenant always sum to its limit exactly, so n workers together never hold more
+than the policy says. One worker gets the policy itself. Rates (`rpm`, `tpm`) are the gateway's and are not divided; limits of a single
 request are copied.
 """
 
@@ -57,7 +58,7 @@ def divide_policy(policy: PolicyView, workers: Mapping[str, int]) -> dict[str, G
     """Return {worker: grant} of one tenant's policy; `workers` maps ids to pools in bytes."""
     soft = divide_limit(policy.kv_soft_bytes, workers)
     hard = divide_limit(policy.kv_hard_bytes, workers)
-    running = divide_limit(policy.max_running, workers)
+    running = divide_places(policy.max_running, workers)
     queued = divide_limit(policy.max_queued, workers)
     return {
         worker: Grant(
@@ -88,3 +89,11 @@ def divide_limit(limit: int, pools: Mapping[str, int]) -> dict[str, int]:
         for worker in by_remainder[:rest]:
             parts[worker] += 1
     return parts
+
+
+def divide_places(limit: int, pools: Mapping[str, int]) -> dict[str, int]:
+    """Split `limit` like `divide_limit`, but leave no worker without a place as long as there is one for each."""
+    if limit < len(pools):
+        return divide_limit(limit, pools)
+    rest = divide_limit(limit - len(pools), pools)
+    return {worker: part + 1 for worker, part in rest.items()}

@@ -148,3 +148,20 @@ def test_a_request_goes_on_under_a_limit_below_what_it_was_granted() -> None:
     world.run()
     assert len(world.tokens[request]) == 40
     world.assert_exact(request)
+
+
+def test_a_request_that_never_ran_is_refused_soon_when_its_limit_went() -> None:
+    """Lowered while it waited: its client gets the refusal with the reason, not a minute of silence."""
+    world = World(block_size=4)
+    world.policy("minnow", max_running=1)
+    world.submit("minnow", 4, 200)
+    waiting, too_large = world.submit("minnow", 4, 4), world.submit("minnow", 30, 4)
+    world.step()
+    world.policy("minnow", max_running=0, blocks=4)
+    world.step()
+    world.now += 5.1
+    world.step()
+    assert world.refused[waiting].code is RefusalCode.QUEUE_FULL
+    assert "max_running" in world.refused[waiting].message
+    assert too_large in world.refused
+    assert len(world.finished) == 0  # what has run is still parked

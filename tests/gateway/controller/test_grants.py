@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.controller.grants import divide, divide_limit
+from gateway.controller.grants import divide, divide_limit, divide_places
 from tenants.contracts import PolicyView
 
 POOLS = st.dictionaries(st.text("abcdef-0123456789", min_size=1, max_size=6), st.integers(0, 1 << 40), max_size=6)
@@ -72,3 +72,17 @@ def test_one_worker_gets_the_policy(policy: PolicyView, pool: int) -> None:
     grant = divide({"t": policy}, {"only": pool})["only"]["t"]
     for field in (*SHARED, "weight", "max_context", "max_output", "priority"):
         assert getattr(grant, field) == getattr(policy, field)
+
+
+@given(spare=st.integers(0, 1000), pools=POOLS.filter(bool))
+def test_no_worker_is_left_without_a_place(spare: int, pools: dict[str, int]) -> None:
+    """However small a pool, its worker may run a request of the tenant, for it may be the only one of its model."""
+    limit = len(pools) + spare
+    places = divide_places(limit, pools)
+    assert sum(places.values()) == limit
+    assert min(places.values()) >= 1
+
+
+def test_too_few_places_go_to_the_largest_pools() -> None:
+    """With fewer places than workers none is given twice."""
+    assert divide_places(1, {"a": 1, "b": 7, "c": 2}) == {"a": 0, "b": 1, "c": 0}
