@@ -19,6 +19,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from gateway.embedded.tethered import tethered_here
+
 ROOT = Path(__file__).resolve().parent.parent
 READY_SECONDS = 90
 STOP_SECONDS = 40
@@ -79,7 +81,8 @@ def start_product(
     started_at = time.time()
     with output.open("wb") as stream:
         process = subprocess.Popen(
-            [sys.executable, "manage.py", "up"],
+            # Tied to the run's life: a killed pytest leaves no product behind.
+            tethered_here([sys.executable, "manage.py", "up"], options=["--signal", "TERM"]),
             cwd=ROOT,
             env=inherited | settings | dict(env),
             stdin=subprocess.DEVNULL,
