@@ -10,6 +10,7 @@ from tests.engine.tiny_model import make_tiny_model
 from tests.gateway.wire.stack import Stack, TenantInTest, running_stack
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Give all tests of the deployment to one worker of xdist: they share one."""
     for item in items:
