@@ -3,8 +3,8 @@
 A limit is split in proportion to the workers' pools by the method of the largest remainder; ties go to the smaller
 worker id. Of requests at once each worker gets one first, where there are as many: a worker with a small pool may be
 the only one of its model. The grants of a tenant always sum to its limit exactly, so n workers together never hold more
-than the policy says. One worker gets the policy itself. Rates (`rpm`, `tpm`) are the gateway's and are not divided; limits of a single
-request are copied.
+than the policy says. One worker gets the policy itself. Rates (`rpm`, `tpm`) are the gateway's and are not divided;
+limits of a single request are copied.
 """
 
 from collections.abc import Mapping
