@@ -23,9 +23,12 @@ WIDE = (1440, 900)
 NARROW = (390, 844)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture
 def browser() -> Iterator[Browser]:
-    """Start the system's Chromium, or the one that playwright installed."""
+    """Start the system's Chromium, or the one that playwright installed.
+
+    For one test only: while playwright is up its event loop counts as running, and no other test could run its own.
+    """
     with sync_playwright() as playwright:
         program = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
         running = playwright.chromium.launch(executable_path=program, args=FLAGS)
