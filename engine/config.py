@@ -68,6 +68,9 @@ class EngineConfig:
         for name in ("kv_bytes", "block_size", "max_batched_tokens", "max_running"):
             if getattr(self, name) < 1:
                 raise ConfigError(f"ENGINE_{name.upper()} must be at least 1")
+        for name in ("max_context", "threads", "drain_seconds"):
+            if getattr(self, name) < 0:
+                raise ConfigError(f"ENGINE_{name.upper()}={getattr(self, name)}: must be at least 0")
         if bool(self.tls_cert) != bool(self.tls_key):
             raise ConfigError("ENGINE_TLS_CERT and ENGINE_TLS_KEY go together: set both or neither")
 

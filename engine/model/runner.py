@@ -20,7 +20,7 @@ from engine.step import CacheShape, SequenceStep, StepHandle, StepPlan, StepResu
 from kernels.batch import AttentionBatch
 from kernels.errors import BackendUnavailable
 from kernels.ops import Ops, select_backend
-from kernels.pages import PageShape
+from kernels.pages import Pages, PageShape
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,7 @@ class ModelRunner:
         with torch.inference_mode():
             weights = load_weights(folder, spec, self._ops)
             self._decoder = Decoder(spec, weights, self._ops, folder.max_context_tokens)
-            self._pages = self._ops.empty_pages(page_shape)
+            self._pages = _empty_pages(self._ops, page_shape, config.kv_bytes)
             self._table = torch.zeros((self._shape.max_rows, self._shape.max_columns), dtype=torch.int32, device=device)
             self._host_table = self._table.numpy() if device.type == "cpu" else self._table.cpu().numpy()
 
@@ -157,6 +157,14 @@ def _backend(config: EngineConfig, device: torch.device, dtype: torch.dtype) -> 
         return select_backend(config.backend, device=device, dtype=dtype)  # type: ignore[arg-type]  # checked by the config
     except BackendUnavailable as error:
         raise ConfigError(f"ENGINE_BACKEND={config.backend}: {error}") from error
+
+
+def _empty_pages(ops: Ops, shape: PageShape, kv_bytes: int) -> Pages:
+    """Allocate the pool; the allocators of torch say with a RuntimeError that there is no room."""
+    try:
+        return ops.empty_pages(shape)
+    except RuntimeError as error:
+        raise ConfigError(f"ENGINE_KV_BYTES={kv_bytes}: the device has no room for so much; choose less") from error
 
 
 def _cache_shape(

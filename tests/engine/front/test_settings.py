@@ -53,6 +53,10 @@ def test_front_never_loads_torch(worker: WorkerProcess) -> None:
         ({"ENGINE_STATE_DIR": "/proc/none"}, "cannot be written"),
         ({"ENGINE_MODEL": "/no/such/model"}, "no such folder"),
         ({"ENGINE_KV_BYTES": "many"}, "ENGINE_KV_BYTES='many'"),
+        ({"ENGINE_KV_BYTES": "900TiB"}, "the engine core refused its settings"),
+        ({"ENGINE_THREADS": "-2"}, "ENGINE_THREADS=-2"),
+        ({"ENGINE_MAX_CONTEXT": "-1"}, "ENGINE_MAX_CONTEXT=-1"),
+        ({"ENGINE_DRAIN_SECONDS": "-1"}, "ENGINE_DRAIN_SECONDS=-1"),
     ],
 )
 def test_wrong_setting_is_one_line(make_worker: StartWorker, settings: dict[str, str], says: str) -> None:
