@@ -182,7 +182,7 @@ class Dispatcher:
         if output.finish_reason:
             self._end(request, FinishReason(output.finish_reason), output.message)
         else:
-            counters.finished_at = time.time()
+            counters.finished_at = request.moment()
             self._meter.update(request.metered, counters)
         return False
 
@@ -211,7 +211,7 @@ class Dispatcher:
         self._live.pop(request.handle)
         counters = request.counters
         counters.finish_reason = reason
-        counters.finished_at = time.time()
+        counters.finished_at = request.moment()
         finished = pb.Finished(
             reason=PB_REASON[reason],
             text=request.text.flush(),

@@ -41,6 +41,10 @@ class LiveRequest:
     end_tokens: frozenset[int]  # a last token among these ended the output and is not part of its text
     submitted: float = field(default_factory=time.monotonic)
 
+    def moment(self) -> float:
+        """Return unix seconds, counted on from its start: a clock that is set meanwhile does not change its length."""
+        return self.counters.started_at + time.monotonic() - self.submitted
+
 
 def check_submit(submit: pb.Submit, vocab_size: int) -> None:
     """Refuse what cannot be a request, whatever the policy.
