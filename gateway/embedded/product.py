@@ -33,8 +33,7 @@ class Product:
     def __init__(self, config: GatewayConfig, instance: Instance, signals: StopSignals) -> None:
         self._instance = instance
         self._signals = signals
-        self._secrets = load_secrets(instance.secrets_file)
-        self._plan = plan(config, instance, self._secrets.environment(os.environ))
+        self._plan = plan(config, instance, load_secrets(instance.secrets_file).environment(os.environ))
         self._public_url = config.base_url if config.public_url else instance.local_url
         self._supervisor: Supervisor | None = None
 
@@ -51,11 +50,12 @@ class Product:
         supervisor = self._supervisor = Supervisor(self._instance, self._plan)
         self._wait(supervisor.answers, lambda: "supervisord")
         self._prepare()
+        demo = load_secrets(self._instance.secrets_file).demo  # read again: keys that were revoked have successors
         supervisor.start(self._names(stage=1))
-        readiness = Readiness(self._instance.local_url, self._plan.environment["REDIS_URL"], self._secrets.demo)
+        readiness = Readiness(self._instance.local_url, self._plan.environment["REDIS_URL"], demo)
         self._wait(lambda: not readiness.missing(), readiness.missing)
         supervisor.start(self._names(stage=2))
-        return serve_json(self._public_url, readiness.models()[0], self._secrets.demo)
+        return serve_json(self._public_url, readiness.models()[0], demo)
 
     def watch(self) -> None:
         """Stay until a signal asks for the end; start again what supervisord has given up.

@@ -41,6 +41,17 @@ def load_secrets(path: Path) -> Secrets:
     return fresh
 
 
+def keep_demo(path: Path, demo: DemoAccess) -> None:
+    """Put the demo credentials that now work into `path`: a key that was revoked or rotated has a successor.
+
+    Raises:
+        EmbeddedError: as `load_secrets`.
+    """
+    kept = load_secrets(path)
+    if kept.demo != demo:
+        write_private(path, msgspec.structs.replace(kept, demo=demo))
+
+
 def write_private(path: Path, content: object) -> None:
     """Replace `path` in one step by a JSON file that only its owner may read."""
     fresh = path.with_name(path.name + ".new")

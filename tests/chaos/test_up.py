@@ -7,12 +7,14 @@ import re
 import signal
 import socket
 import subprocess
+import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from tenants.keys import parse_key
 from tests.product import RunningProduct, running_product, start_product, wait_for
 
 pytestmark = pytest.mark.chaos
@@ -68,6 +70,47 @@ def test_sigterm_leaves_no_process_and_no_socket_and_a_restart_finds_the_data(
         assert _tenants(second) == ["minnow", "whale"]
         same = ("operator", "tenants")
         assert {name: second.serve[name] for name in same} == {name: first.serve[name] for name in same}
+
+
+def test_a_revoked_demo_key_has_a_working_successor_after_a_restart(tmp_path: Path, tiny_env: dict[str, str]) -> None:
+    """`serve.json` shows keys that work, whatever was revoked meanwhile; the next restart changes no key again."""
+    with running_product(tmp_path / "var", tiny_env) as first:
+        dead = [first.serve["tenants"]["minnow"]["api_key"], first.serve["operator"]["api_key"]]
+        _revoke(first, f"tenants/minnow/keys/{_key_id(dead[0])}/")
+        _revoke(first, f"management-keys/{_key_id(dead[1])}/")
+        assert _models(first, dead[0]) == 401
+        assert first.stop() == 0
+    with running_product(tmp_path / "var", tiny_env) as second:
+        accounts = [second.serve["operator"], *second.serve["tenants"].values()]
+        assert not {account["api_key"] for account in accounts} & set(dead)
+        assert second.serve["tenants"]["whale"] == first.serve["tenants"]["whale"]
+        assert _models(second, second.serve["tenants"]["minnow"]["api_key"]) == 200
+        assert _tenants(second) == ["minnow", "whale"]
+        assert second.stop() == 0
+    with running_product(tmp_path / "var", tiny_env) as third:
+        assert [third.serve["operator"], third.serve["tenants"]] == [second.serve["operator"], second.serve["tenants"]]
+
+
+def _key_id(raw: str) -> str:
+    parsed = parse_key(raw)
+    assert parsed is not None
+    return parsed.key_id
+
+
+def _revoke(product: RunningProduct, path: str) -> None:
+    request = urllib.request.Request(product.serve["console_url"] + "api/v1/" + path, method="DELETE")
+    request.add_header("Authorization", f"Bearer {product.serve['operator']['api_key']}")
+    with urllib.request.urlopen(request, timeout=10) as answer:
+        assert answer.status in (200, 204)
+
+
+def _models(product: RunningProduct, key: str) -> int:
+    request = urllib.request.Request(product.serve["base_url"] + "/models", headers={"Authorization": f"Bearer {key}"})
+    try:
+        with urllib.request.urlopen(request, timeout=10) as answer:
+            return int(answer.status)
+    except urllib.error.HTTPError as refused:
+        return refused.code
 
 
 def test_the_curl_line_of_the_banner_works(standing: RunningProduct) -> None:

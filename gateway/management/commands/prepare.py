@@ -10,14 +10,14 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 from gateway.config import config
 from gateway.embedded.instance import SECRETS_NAME
 from gateway.embedded.postgres import EmbeddedPostgres
-from gateway.embedded.secret_store import load_secrets
+from gateway.embedded.secret_store import keep_demo, load_secrets
 from tenants.services.demo import ensure_demo
 
 WAIT_SECONDS = 60
 
 
 class Command(BaseCommand):
-    """Wait for Postgres, make the database, migrate, make the demo tenants with the kept credentials."""
+    """Wait for Postgres, make the database, migrate, make the demo tenants work with the kept credentials."""
 
     help = "Migrate and make the demo tenants; started by `manage.py up`."
     requires_system_checks = ()
@@ -31,7 +31,8 @@ class Command(BaseCommand):
         if options["private_server"]:
             self._create_database()
         call_command("migrate", interactive=False, verbosity=0)
-        ensure_demo(load_secrets(config().var_dir / SECRETS_NAME).demo)
+        secrets_file = config().var_dir / SECRETS_NAME
+        keep_demo(secrets_file, ensure_demo(load_secrets(secrets_file).demo))
 
     def _create_database(self) -> None:
         directory = settings.DATABASES["default"]["HOST"]

@@ -2,11 +2,13 @@
 
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from gateway.embedded.errors import EmbeddedError
-from gateway.embedded.secret_store import load_secrets
+from gateway.embedded.secret_store import keep_demo, load_secrets
 from tenants.keys import parse_key
+from tenants.services.demo import new_access
 
 
 def test_secrets_stay_the_same_and_are_private(tmp_path: Path) -> None:
@@ -31,6 +33,27 @@ def test_demo_keys_have_the_form_of_keys(tmp_path: Path) -> None:
     demo = load_secrets(tmp_path / "s").demo
     kinds = [parse_key(account.api_key) for account in (demo.operator, *demo.tenants.values())]
     assert [parsed.kind if parsed else None for parsed in kinds] == ["op", "live", "live"]
+
+
+def test_new_demo_credentials_are_kept_and_nothing_else_changes(tmp_path: Path) -> None:
+    """A successor of a dead demo key is what the next start finds; the pepper and the other secrets stay."""
+    path = tmp_path / "s"
+    first = load_secrets(path)
+    fresh = new_access()
+    keep_demo(path, fresh)
+    kept = load_secrets(path)
+    assert kept.demo == fresh
+    assert msgspec.structs.replace(kept, demo=first.demo) == first
+    assert path.stat().st_mode & 0o777 == 0o600
+
+
+def test_the_same_demo_credentials_write_nothing(tmp_path: Path) -> None:
+    """An ordinary restart leaves the file alone."""
+    path = tmp_path / "s"
+    first = load_secrets(path)
+    before = path.stat().st_ino
+    keep_demo(path, first.demo)
+    assert path.stat().st_ino == before
 
 
 def test_what_the_environment_sets_is_left_alone(tmp_path: Path) -> None:
