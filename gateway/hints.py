@@ -44,19 +44,14 @@ class HintPublisher:
         """Take a worker's newest stats; they leave with the next stats hint."""
         self._stats[stats.worker_id] = stats
 
+    def sent(self, tenant_id: str, version: int, *, of: int) -> None:
+        """Say that a policy version is on its way to `of` live workers, none of which has applied it yet."""
+        self._put_policy(tenant_id, version, applied=0, of=of, ms=0.0)
+
     def policy(self, acks: PolicyAcks) -> None:
         """Say how far a policy version has come."""
         slowest = max((ack.ms for ack in acks.workers if ack.ms is not None), default=0.0)
-        self._put(
-            "policy",
-            {
-                "tenant_id": acks.tenant_id,
-                "version": acks.version,
-                "applied": acks.applied,
-                "of": acks.of,
-                "ms": slowest,
-            },
-        )
+        self._put_policy(acks.tenant_id, acks.version, applied=acks.applied, of=acks.of, ms=slowest)
 
     def workers(self) -> None:
         """Say that the set of workers changed."""
@@ -72,6 +67,10 @@ class HintPublisher:
         ):
             tasks.create_task(self._publish_hints())
             tasks.create_task(self._publish_stats(client))
+
+    def _put_policy(self, tenant_id: str, version: int, *, applied: int, of: int, ms: float) -> None:
+        fields = {"tenant_id": tenant_id, "version": version, "applied": applied, "of": of, "ms": ms}
+        self._put("policy", fields)
 
     def _put(self, kind: HintKind, fields: Mapping[str, Any]) -> None:
         # The number is given here, so that a hint that is dropped leaves a gap which clients see.

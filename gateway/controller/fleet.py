@@ -59,6 +59,7 @@ class Fleet:
         self._stale: set[str] = set()
         self._due = {POLICY_CHANNEL, WORKERS_CHANNEL}  # what must be read again
         self._has_read = False
+        self._unsent: dict[str, int] = {}  # tenant: its newest version, changed in this spell and not yet pushed
         self._wake = asyncio.Event()
         self._started_at = time.monotonic()
 
@@ -98,8 +99,18 @@ class Fleet:
                 # The next poll reads again; what is known goes on being enforced.
                 log.warning("truth_unreadable", reason=str(error).strip())
             if self._has_read and self._has_met():
-                for push in self._ledger.plan():
-                    self._links[push.worker][0].send(policy_push(push))
+                self._push()
+
+    def _push(self) -> None:
+        """Push what is due; pages hear that their change is on its way before they can hear that it is applied."""
+        pushes = self._ledger.plan()
+        for push in pushes:
+            self._links[push.worker][0].send(policy_push(push))
+        if pushes:
+            num_live = sum(not self._is_stale(worker) for worker in self._known)
+            for tenant, version in self._unsent.items():
+                self._hints.sent(tenant, version, of=num_live)
+            self._unsent.clear()
 
     async def _tidy(self) -> None:
         while True:
@@ -140,6 +151,8 @@ class Fleet:
         self._acks.follow(policy.version for policy in policies.changed.values() if policy.version > told)
         gone = known - policies.changed.keys() if policies.is_complete else ()
         self._ledger.set_policies(policies.version, policies.changed, gone)
+        if self._has_read:  # what a new leader finds may be applied already
+            self._unsent |= {tenant: policy.version for tenant, policy in policies.changed.items()}
         self._has_read = True
 
     def _take_workers(self, known: dict[str, KnownWorker]) -> None:

@@ -41,6 +41,11 @@ def of_kind(hints: list[dict[str, Any]], kind: str) -> list[dict[str, Any]]:
     return [hint for hint in hints if hint["kind"] == kind]
 
 
+def told(hints: list[dict[str, Any]], version: int) -> list[dict[str, Any]]:
+    """Return the hints of one policy version."""
+    return [hint for hint in of_kind(hints, "policy") if hint["version"] == version]
+
+
 async def report_stats(worker: ScriptedWorker, tenant: str) -> None:
     """Send statistics 40 times a second."""
     while True:
@@ -49,8 +54,8 @@ async def report_stats(worker: ScriptedWorker, tenant: str) -> None:
         await asyncio.sleep(0.025)
 
 
-def test_an_ack_is_hinted_with_its_latency(tenant: str, sockets: Path) -> None:
-    """A policy change ends in a hint that says on how many workers it is applied, and in how many milliseconds."""
+def test_a_push_is_hinted_and_then_its_ack_with_its_latency(tenant: str, sockets: Path) -> None:
+    """A policy change is first said to be on its way, then on how many workers it is applied, in how many ms."""
 
     async def story() -> None:
         hints: list[dict[str, Any]] = []
@@ -61,10 +66,37 @@ def test_an_ack_is_hinted_with_its_latency(tenant: str, sockets: Path) -> None:
             await join(worker)
             await until_stored(lambda: all_applied(1))
             version = await in_thread(lambda: set_hard(tenant, 1, 60 << 20))
-            [hint] = await until(lambda: [hint for hint in of_kind(hints, "policy") if hint["version"] == version])
-            assert (hint["type"], hint["tenant_id"], hint["applied"], hint["of"]) == ("hint", tenant, 1, 1)
-            assert 0 <= hint["ms"] < 1000
+            await until(lambda: any(hint["applied"] for hint in told(hints, version)))
+            told_of = [(hint["tenant_id"], hint["applied"], hint["of"]) for hint in told(hints, version)]
+            assert told_of == [(tenant, 0, 1), (tenant, 1, 1)]
+            sent, applied = told(hints, version)
+            assert sent["ms"] == 0 <= applied["ms"] < 1000
             assert of_kind(hints, "workers")
+        listening.cancel()
+        await asyncio.gather(listening, return_exceptions=True)
+
+    asyncio.run(story())
+
+
+def test_a_change_that_no_worker_can_take_is_not_said_to_be_sent(tenant: str, sockets: Path) -> None:
+    """With nobody connected a version stays "saved"; a worker that comes later takes it, and then it is told."""
+
+    async def story() -> None:
+        hints: list[dict[str, Any]] = []
+        subscribed = asyncio.Event()
+        listening = asyncio.create_task(collect(hints, subscribed))
+        await subscribed.wait()
+        async with controller():
+            async with scripted_worker("leaver", sockets) as worker:
+                await join(worker)
+                await until_stored(lambda: all_applied(1))
+            await until(lambda: not worker.connected)
+            version = await in_thread(lambda: set_hard(tenant, 1, 60 << 20))
+            async with scripted_worker("comer", sockets) as later:
+                assert told(hints, version) == []
+                await join(later)
+                await until(lambda: any(hint["applied"] for hint in told(hints, version)))
+                assert [hint["applied"] for hint in told(hints, version)][:2] == [0, 1]
         listening.cancel()
         await asyncio.gather(listening, return_exceptions=True)
 
