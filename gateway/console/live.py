@@ -2,20 +2,22 @@
 
 import asyncio
 import contextlib
-from importlib import import_module
 from typing import Any
 
 import msgspec
+import structlog
 from channels.db import database_sync_to_async
 from channels.generic.websocket import AsyncWebsocketConsumer
-from django.conf import settings
+from django.db import DatabaseError
 
-from gateway.realtime.callers import own_origin
+from gateway.realtime.callers import own_origin, session_user
 from tenants.contracts import LIVE_GROUP
 from tenants.models import User
 
 SIGNED_OUT = 4401  # close code: the page reloads, and so comes to the sign-in page
 RECHECK_SECONDS = 15.0
+
+_log = structlog.get_logger("gateway.live")
 
 
 class LiveConsumer(AsyncWebsocketConsumer):  # type: ignore[misc]  # channels has no types
@@ -54,12 +56,18 @@ class LiveConsumer(AsyncWebsocketConsumer):  # type: ignore[misc]  # channels ha
         with contextlib.suppress(asyncio.CancelledError):
             while True:
                 await asyncio.sleep(RECHECK_SECONDS)
-                if not await database_sync_to_async(_is_still_operator)(user_id, getattr(session, "session_key", None)):
+                try:
+                    is_still = await database_sync_to_async(_is_still_operator)(
+                        user_id, getattr(session, "session_key", None)
+                    )
+                except DatabaseError as error:  # the feed goes on, and is looked at again
+                    _log.warning("feed_unchecked", reason=str(error).strip())
+                    continue
+                if not is_still:
                     await self.close(SIGNED_OUT)
                     return
 
 
 def _is_still_operator(user_id: int, session_key: str | None) -> bool:
-    store = import_module(settings.SESSION_ENGINE).SessionStore()
-    signed_in = session_key is not None and store.exists(session_key)
-    return signed_in and User.objects.filter(pk=user_id, is_active=True, is_staff=True).exists()
+    user = session_user(session_key or "")
+    return user is not None and user.pk == user_id and user.is_staff

@@ -108,16 +108,22 @@ def own_origin(headers: dict[bytes, bytes]) -> bool:
     return origin.netloc == host and validate_host(f"[{name}]" if ":" in name else name, settings.ALLOWED_HOSTS)
 
 
+def session_user(session_key: str) -> User | None:
+    """Return who is signed in by a console session: nobody once it has expired or the password has changed."""
+    request = HttpRequest()
+    request.session = import_module(settings.SESSION_ENGINE).SessionStore(session_key)
+    user = get_user(request)
+    return user if isinstance(user, User) and user.is_active else None
+
+
 def member_grant(session_key: str, slug: str) -> KeyGrant:
     """Return the grant of a signed-in member who may make keys: who may not, may not spend either.
 
     Raises:
         InvalidKey, Forbidden: as `SessionCaller.grant`.
     """
-    request = HttpRequest()
-    request.session = import_module(settings.SESSION_ENGINE).SessionStore(session_key)
-    user = get_user(request)
-    if not isinstance(user, User) or not user.is_active:
+    user = session_user(session_key)
+    if user is None:
         raise InvalidKey("Your session has ended: sign in again.")
     tenant = Tenant.objects.filter(slug=slug, status="active").first()
     if tenant is None or not may(selectors.role_of(user, tenant.pk) or "", "keys.write"):

@@ -3,16 +3,18 @@
 import json
 import uuid
 from collections.abc import Callable
-from importlib import import_module
 from typing import Any
 
 import pytest
-from asgiref.sync import async_to_sync
+from asgiref.sync import async_to_sync, sync_to_async
 from asgiref.testing import ApplicationCommunicator
 from channels.layers import get_channel_layer
-from django.conf import settings
 from django.contrib.auth.models import AnonymousUser
 from django.contrib.sessions.backends.base import SessionBase
+from django.contrib.sessions.models import Session
+from django.db import OperationalError
+from django.test import Client
+from django.utils import timezone
 
 from gateway.console import live
 from tenants.contracts import LIVE_GROUP
@@ -86,17 +88,38 @@ def test_operators_only(member: Callable[[str], User]) -> None:
     assert not async_to_sync(_connects)(AnonymousUser(), OWN)
 
 
+def _signs_out(session: SessionBase, _operator: User) -> None:
+    session.flush()
+
+
+def _session_expires(session: SessionBase, _operator: User) -> None:
+    Session.objects.filter(pk=session.session_key).update(expire_date=timezone.now())
+
+
+def _password_changes(_session: SessionBase, operator: User) -> None:
+    operator.set_password("another correct horse")
+    operator.save()
+
+
+def _is_demoted(_session: SessionBase, operator: User) -> None:
+    operator.is_staff = False
+    operator.save()
+
+
 @pytest.mark.django_db(transaction=True)
-def test_feed_ends_with_the_session(operator: User, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A page that is left open after signing out goes silent, with a code that says why."""
+@pytest.mark.parametrize("end", [_signs_out, _session_expires, _password_changes, _is_demoted])
+def test_feed_ends_with_the_session(
+    operator: User, client: Client, monkeypatch: pytest.MonkeyPatch, end: Callable[[SessionBase, User], None]
+) -> None:
+    """A page that is left open after its reader's session ended goes silent, with a code that says why."""
     monkeypatch.setattr(live, "RECHECK_SECONDS", 0.01)
-    session = import_module(settings.SESSION_ENGINE).SessionStore()
-    session.create()
+    client.force_login(operator)
+    session = client.session
 
     async def story() -> dict[str, Any]:
         page = Page(operator, session=session)
         assert await page.connects()
-        await session.aflush()
+        await sync_to_async(end)(session, operator)
         message = await page.heard()
         while message["type"] != "websocket.close":  # other tests publish to the same group
             message = await page.heard()
@@ -104,6 +127,39 @@ def test_feed_ends_with_the_session(operator: User, monkeypatch: pytest.MonkeyPa
         return message
 
     assert async_to_sync(story)()["code"] == live.SIGNED_OUT
+
+
+@pytest.mark.django_db(transaction=True)
+def test_the_feed_is_looked_at_again_after_an_outage_of_postgres(
+    operator: User, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While nobody can be asked the feed goes on; whose session ended meanwhile is cut off afterwards."""
+    monkeypatch.setattr(live, "RECHECK_SECONDS", 0.01)
+    client.force_login(operator)
+    session = client.session
+    look, tries = live._is_still_operator, 0
+
+    def away_at_first(user_id: int, session_key: str | None) -> bool:
+        nonlocal tries
+        tries += 1
+        if tries < 3:
+            raise OperationalError("the server closed the connection")
+        return look(user_id, session_key)
+
+    monkeypatch.setattr(live, "_is_still_operator", away_at_first)
+
+    async def story() -> dict[str, Any]:
+        page = Page(operator, session=session)
+        assert await page.connects()
+        await session.aflush()
+        message = await page.heard()
+        while message["type"] != "websocket.close":
+            message = await page.heard()
+        await page.leaves()
+        return message
+
+    assert async_to_sync(story)()["code"] == live.SIGNED_OUT
+    assert tries >= 3
 
 
 async def _connects(user: Any, origin: bytes) -> bool:
