@@ -30,7 +30,8 @@ COPY --from=pages /src/frontend/dist frontend/dist
 RUN python manage.py collectstatic --noinput
 USER tollgate
 EXPOSE 8000
-CMD ["uvicorn", "gateway.asgi:application", "--host", "0.0.0.0", "--port", "8000", "--timeout-graceful-shutdown", "60"]
+CMD ["uvicorn", "gateway.asgi:application", "--http", "gateway.http_protocol:HttpProtocol", "--host", "0.0.0.0", \
+     "--port", "8000", "--timeout-graceful-shutdown", "60"]
 
 # ---------------------------------------------------------------- engine, CPU
 FROM python:${PYTHON}-slim AS engine-cpu

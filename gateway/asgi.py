@@ -1,7 +1,7 @@
 """The web process: one ASGI application.
 
 http       /v1, /healthz, /readyz, /static   gateway.api.app (Starlette, no middleware)
-all else                          Django
+all else                          Django, behind `gateway.bodies`
 websocket  /v1/realtime                      gateway.realtime.consumers
 /ws/live/                         gateway.console.live
 lifespan   starts and stops `gateway.web.Web`
@@ -71,6 +71,7 @@ def build() -> ASGIApp:
 
     # These need Django's registry of models.
     from gateway.api.app import build as build_api
+    from gateway.bodies import BodyLimit
     from gateway.config import config
     from gateway.console.live import LiveConsumer
     from gateway.realtime.consumers import RealtimeConsumer
@@ -87,7 +88,7 @@ def build() -> ASGIApp:
             re_path("", cast(Any, refuse_socket)),  # channels routes ASGI applications, Django's types say views
         ]
     )
-    routes = {"http": RequestIds(Split(api, django)), "websocket": sockets, "lifespan": api}
+    routes = {"http": RequestIds(Split(api, BodyLimit(django))), "websocket": sockets, "lifespan": api}
     return cast(ASGIApp, ProtocolTypeRouter(routes))
 
 

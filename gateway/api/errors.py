@@ -129,6 +129,14 @@ class BodyTooLarge(ApiError):
     code = "request_too_large"
 
 
+class UnsupportedEncoding(ApiError):
+    """The request's body is compressed."""
+
+    status = 415
+    type = "invalid_request_error"
+    code = "unsupported_encoding"
+
+
 class RateLimited(ApiError):
     """A limit is used up; `wait_seconds` until a try can succeed, None where none ever can."""
 

@@ -9,7 +9,16 @@ import msgspec
 import structlog
 from starlette.types import Receive, Scope, Send
 
-from gateway.api.errors import ApiError, BodyTooLarge, BodyTooSlow, ClientLeft, Headers, InternalError, from_worker
+from gateway.api.errors import (
+    ApiError,
+    BodyTooLarge,
+    BodyTooSlow,
+    ClientLeft,
+    Headers,
+    InternalError,
+    UnsupportedEncoding,
+    from_worker,
+)
 from gateway.drain import Live
 from gateway.web import Web
 from gateway.workers.errors import WorkerError
@@ -49,8 +58,14 @@ class Exchange:
             BodyTooLarge: it is over MAX_BODY; the connection is closed, because the rest is not read.
             BodyTooSlow: it took over BODY_SECONDS.
             ClientLeft: the client left before its end.
+            UnsupportedEncoding: it is compressed.
         """
-        declared = next((value for name, value in self.scope["headers"] if name == b"content-length"), b"0")
+        encoding = self._header(b"content-encoding", b"identity")
+        if encoding.strip().lower() != b"identity":
+            self.headers.append((b"connection", b"close"))
+            name = encoding[:40].decode("latin-1")
+            raise UnsupportedEncoding(f"The body comes with Content-Encoding {name}: send it uncompressed")
+        declared = self._header(b"content-length", b"0")
         if declared.isdigit() and int(declared) > MAX_BODY:
             raise self._too_large()
         try:
@@ -125,6 +140,9 @@ class Exchange:
     def _end_runs(self) -> None:
         for run in self._runs:
             run.fail(ClientLeft())
+
+    def _header(self, wanted: bytes, default: bytes) -> bytes:
+        return next((value for name, value in self.scope["headers"] if name == wanted), default)
 
     def _too_large(self) -> BodyTooLarge:
         self.headers.append((b"connection", b"close"))

@@ -80,7 +80,8 @@ def _our_programs(config: GatewayConfig) -> list[Program]:
     worker = (*celery, "worker", "--pool", "threads", "--concurrency", "4", "--without-gossip", "--without-mingle")
     beat = (*celery, "beat", "--pidfile", "")
     web = (
-        *("-m", "uvicorn", "gateway.asgi:application", "--fd", "0", "--lifespan", "on", "--no-access-log"),
+        *("-m", "uvicorn", "gateway.asgi:application", "--http", "gateway.http_protocol:HttpProtocol"),
+        *("--fd", "0", "--lifespan", "on", "--no-access-log"),
         *("--no-server-header", "--timeout-graceful-shutdown", str(AFTER_DRAIN_SECONDS)),
     )
     return [

@@ -184,8 +184,9 @@ class Stack:
 
 def web_command(port: int) -> list[str]:
     """Return the command of a web process."""
+    http = ["--http", "gateway.http_protocol:HttpProtocol"]
     options = ["--host", "127.0.0.1", "--port", str(port), "--lifespan", "on", "--no-access-log"]
-    return [sys.executable, "-m", "uvicorn", "gateway.asgi:application", *options]
+    return [sys.executable, "-m", "uvicorn", "gateway.asgi:application", *http, *options]
 
 
 def is_ready(port: int, process: Process) -> bool:
