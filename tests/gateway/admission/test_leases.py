@@ -93,11 +93,12 @@ def test_slice_saves_round_trips() -> None:
         name = scope()
         async with sharing(os.environ["REDIS_URL"], 1) as (one,):
             await one.take(name, 6000, 1)
-            with redis.Redis.from_url(os.environ["REDIS_URL"]) as store:
-                before = store.info("commandstats")["cmdstat_evalsha"]["calls"]
+            with redis.Redis.from_url(os.environ["REDIS_URL"]) as store, store.monitor() as seen:
                 for _ in range(90):
                     assert await one.take(name, 6000, 1) == 0
-                assert store.info("commandstats")["cmdstat_evalsha"]["calls"] == before
+                store.echo(f"end of {name}")
+                commands = iter(lambda: seen.next_command()["command"], f"ECHO end of {name}")
+                assert [command for command in commands if name in command] == []
 
     run(story())
 
