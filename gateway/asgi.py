@@ -1,9 +1,9 @@
 """The web process: one ASGI application.
 
 http       /v1, /healthz, /readyz, /static   gateway.api.app (Starlette, no middleware)
-all else                          Django, behind `gateway.bodies`
+           all else                          Django, behind `gateway.bodies`
 websocket  /v1/realtime                      gateway.realtime.consumers
-/ws/live/                         gateway.console.live
+           /ws/live/                         gateway.console.live
 lifespan   starts and stops `gateway.web.Web`
 """
 
@@ -88,7 +88,7 @@ def build() -> ASGIApp:
             re_path("", cast(Any, refuse_socket)),  # channels routes ASGI applications, Django's types say views
         ]
     )
-    routes = {"http": RequestIds(Split(api, BodyLimit(django))), "websocket": sockets, "lifespan": api}
+    routes = {"http": RequestIds(Split(api, BodyLimit(cast(ASGIApp, django)))), "websocket": sockets, "lifespan": api}
     return cast(ASGIApp, ProtocolTypeRouter(routes))
 
 
