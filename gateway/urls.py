@@ -2,10 +2,12 @@
 
 from django.urls import include, path
 
+from gateway.console import tables
 from gateway.workers.announce import announce
 
 urlpatterns = [
     path("api/v1/workers/announce/", announce, name="workers-announce"),
     path("api/", include("tenants.api.urls")),
+    path("admin/", include(tables.routes())),
     path("", include("gateway.console.urls")),
 ]
