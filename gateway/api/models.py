@@ -4,7 +4,7 @@ from typing import Any
 
 from gateway.api.auth import check_model
 from gateway.api.chat import authenticate
-from gateway.api.errors import ModelNotFound
+from gateway.api.errors import ModelNotFound, Overloaded
 from gateway.api.exchange import Exchange
 
 
@@ -16,11 +16,14 @@ async def list_models(exchange: Exchange) -> None:
 
 
 async def retrieve_model(exchange: Exchange) -> None:
-    """Show one model; a hidden one doesn't exist."""
+    """Show one model; a hidden one doesn't exist. While no worker is known, nobody can say which ones do."""
     grant = await authenticate(exchange, scope="models")
     name = exchange.scope["path_params"]["model"]
     check_model(grant, name)
-    if name not in exchange.web.registry.names():
+    names = exchange.web.registry.names()
+    if not names:
+        raise Overloaded("No engine worker is up. Try again in a moment.")
+    if name not in names:
         raise ModelNotFound(name)
     await exchange.json(_card(exchange, name))
 

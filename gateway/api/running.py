@@ -48,7 +48,8 @@ def find_model(web: Web, grant: KeyGrant, name: str) -> Model:
 
     Raises:
         ModelNotFound: it doesn't exist, or not for this key.
-        Overloaded: it exists, and none of its workers has answered yet.
+        Overloaded: it exists, and none of its workers has answered yet; or no worker at all is known, as in the first
+            moments of a process, so that nobody can say what exists.
     """
     check_model(grant, name)
     model = web.registry.model(name)
@@ -56,6 +57,8 @@ def find_model(web: Web, grant: KeyGrant, name: str) -> Model:
         return model
     if name in web.registry.names():
         raise Overloaded(f"The model `{name[:200]}` is starting. Try again in a moment.")
+    if not web.registry.names():
+        raise Overloaded("No engine worker is up. Try again in a moment.")
     raise ModelNotFound(name)
 
 
