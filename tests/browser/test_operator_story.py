@@ -71,3 +71,33 @@ def test_operator_pages_fit_a_phone(product: RunningProduct, open_page: Callable
         watched.go(path)
         expect(watched.page.locator(".feed")).to_have_text("live")
         assert watched.overflow() == 0, path
+
+
+@pytest.mark.usefixtures("whale_as_found")
+def test_limits_are_changed_on_a_phone_without_leaving_the_field(
+    product: RunningProduct, open_page: Callable[..., Watched]
+) -> None:
+    """The button and what came of it are in sight while the field is, and cover no field at the form's end."""
+    watched = open_page(NARROW)
+    watched.sign_in(product.serve["operator"]["email"], product.serve["operator"]["password"])
+    watched.go("/operator/tenants/whale/policy/")
+    page = watched.page
+    page.get_by_label("Ceiling (hard)").fill("224")
+    button = page.get_by_role("button", name="Lower hard limit to 224 MiB")
+    expect(button).to_be_enabled()
+    expect(button).to_be_in_viewport(ratio=1)
+    button.click()
+    expect(page.locator("#acks")).to_contain_text("applied on 1/1 workers")
+    expect(page.locator("#acks")).to_be_in_viewport(ratio=1)
+    page.evaluate("window.scrollTo(0, document.documentElement.scrollHeight)")
+    bar, last = page.locator("#effect .panel-foot").bounding_box(), page.locator("#effect .panel-body").bounding_box()
+    assert bar is not None
+    assert last is not None
+    assert last["y"] + last["height"] <= bar["y"]
+
+
+def test_the_tables_open_under_the_content_policy(console: Watched) -> None:
+    """Django's admin runs no inline script that the browser would refuse."""
+    for path in ("/admin/", "/admin/tenants/tenant/", "/admin/tenants/apikey/"):
+        console.go(path)
+        expect(console.page.locator("#site-name")).to_have_text("Tollgate: tables")
