@@ -139,10 +139,13 @@ def _read(event: Mapping[str, Any], event_id: str | None) -> ClientEvent:
     if kind == "response.cancel":
         return ClientEvent(kind, event_id, response_id=_optional_text(event, "response_id"))
     try:
-        response = convert(event.get("response"), ResponseRequest, _OFF)
+        if not isinstance(event.get("response"), dict):
+            raise BadRequest("`response` must be an object: {model, input, ...}")
+        response = convert(event["response"], ResponseRequest, _OFF)
     except BadRequest as error:
         param = f"response.{error.param}" if error.param else "response"
-        raise BadRequest(error.message, param=param, code=error.error_code) from error
+        message = error.message.replace(f"`{error.param}`", f"`{param}`", 1) if error.param else error.message
+        raise BadRequest(message, param=param, code=error.error_code) from error
     return ClientEvent(kind, event_id, response=response)
 
 
