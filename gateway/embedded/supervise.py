@@ -1,5 +1,6 @@
 """Run programs under supervisord: its configuration, its process, and what `manage.py up` asks it to do."""
 
+import contextlib
 import http.client
 import os
 import shlex
@@ -20,6 +21,7 @@ from gateway.embedded.tethered import tethered_here
 
 LOG_BYTES = "10MB"
 LOG_BACKUPS = 3
+DYING_SECONDS = 2.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,24 +137,38 @@ class Supervisor:
     def states(self) -> list[ProcessState]:
         """Return every process's state."""
         self.check_alive()
-        answer = self._call("getAllProcessInfo")
+        answer = self._ask("getAllProcessInfo")
         assert isinstance(answer, list)
         return [_state(info) for info in answer]
 
     def start(self, names: Sequence[str]) -> None:
         """Start programs without waiting for them."""
         for name in names:
-            self._call("startProcessGroup", name, False)
+            self._ask("startProcessGroup", name, False)
 
     def stop(self, names: Sequence[str]) -> None:
         """Ask programs to stop without waiting for them."""
         for name in names:
-            self._call("stopProcessGroup", name, False)
+            self._ask("stopProcessGroup", name, False)
 
     def signal(self, names: Sequence[str], signal_name: str) -> None:
         """Send a signal to programs that run."""
         for name in names:
-            self._call("signalProcessGroup", name, signal_name)
+            self._ask("signalProcessGroup", name, signal_name)
+
+    def _ask(self, method: str, *arguments: object) -> object:
+        """Call a supervisord that is up.
+
+        Raises:
+            EmbeddedError: it died, or is dying: its connections go before it does.
+        """
+        try:
+            return self._call(method, *arguments)
+        except (OSError, http.client.HTTPException) as error:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self.process.wait(DYING_SECONDS)
+            self.check_alive()
+            raise EmbeddedError(f"supervisord does not answer: {error or type(error).__name__}") from error
 
     def _call(self, method: str, *arguments: object) -> object:
         # A connection each time: the transport keeps one that broke.

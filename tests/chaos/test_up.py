@@ -193,6 +193,18 @@ def test_a_folder_that_cannot_be_written_is_refused(tmp_path: Path, tiny_env: di
     assert "TOLLGATE_VAR" in _only_line(product)
 
 
+def test_a_file_that_cannot_be_written_is_refused(tmp_path: Path, tiny_env: dict[str, str]) -> None:
+    """The folder may be ours and a file in it not: one line that names the file, exit status 2, nothing left."""
+    (tmp_path / "var" / "run" / "supervisor.conf").mkdir(parents=True)
+    product = start_product(tmp_path / "var", tiny_env)
+    assert product.process.wait(30) == 2
+    line = product.said().strip().splitlines()[-1]
+    assert "supervisor.conf" in line
+    assert "TOLLGATE_VAR" in line
+    assert "Traceback" not in product.said()
+    assert product.processes() == {}
+
+
 def test_a_wrong_setting_is_refused(tmp_path: Path) -> None:
     """A setting that cannot be read is one line, exit status 2."""
     product = start_product(tmp_path / "var", {"PORT": "many"})

@@ -32,6 +32,11 @@ class Command(BaseCommand):
                 self._run(instance, signals)
         except EmbeddedError as error:
             self._fail(error, CANNOT_START)
+        except OSError as error:  # a file of another user's below a folder that is ours, or a full disk
+            place = error.filename or config().var_dir
+            reason = error.strerror or str(error)
+            hint = "see that this user may write there, or set TOLLGATE_VAR to another folder"
+            self._fail(EmbeddedError(f"{place}: {reason}; {hint}"), CANNOT_START)
 
     def _run(self, instance: Instance, signals: StopSignals) -> None:
         began = time.monotonic()

@@ -116,6 +116,14 @@ def test_killed_supervisord_leaves_no_child(tmp_path: Path) -> None:
             supervisor.states()
 
 
+def test_asking_a_dying_supervisord_says_that_it_stopped(tmp_path: Path) -> None:
+    """Whenever between its connections' end and its own it is asked: one reason, never a broken connection."""
+    with _running(tmp_path / "var", _program("one", "import time; time.sleep(600)")) as supervisor:
+        os.kill(supervisor.process.pid, signal.SIGKILL)
+        with pytest.raises(EmbeddedError, match="supervisord stopped"):
+            list(iter(supervisor.states, None))  # for as long as it answers
+
+
 def test_secrets_are_not_in_the_configuration(tmp_path: Path) -> None:
     """The children inherit the environment; the file on disk has none of it."""
     with _running(tmp_path / "var", _program("one", "import time; time.sleep(600)")) as supervisor:
