@@ -126,7 +126,7 @@ def _kill_and_wait(product: RunningProduct, command: str) -> None:
     for pid in _pids(product, command):
         os.kill(pid, signal.SIGKILL)
     product.process.wait(20)
-    wait_for(lambda: not product.processes(), 20, "the processes to end", lambda: str(product.processes()))
+    wait_for(lambda: not product.processes(), 90, "the processes to end", lambda: str(product.processes()))
 
 
 def test_a_kill_of_up_leaves_no_process_and_the_next_start_works(
@@ -226,7 +226,7 @@ def test_a_stop_during_the_start_leaves_nothing(tmp_path: Path, tiny_env: dict[s
     """SIGTERM before anything is ready ends as cleanly as later."""
     product = start_product(tmp_path / "var", tiny_env)
     supervisor = tmp_path / "var" / "run" / "supervisor.sock"
-    wait_for(supervisor.exists, 30, "supervisord", product.said)
+    wait_for(supervisor.exists, 90, "supervisord", product.said)
     assert product.stop() == 0
     assert product.processes() == {}
     assert _sockets(product) == []
@@ -237,7 +237,7 @@ def test_two_web_processes_share_the_port(standing: RunningProduct) -> None:
     frozen = min(_pids(standing, "gateway.asgi:application"))
     os.kill(frozen, signal.SIGSTOP)
     try:
-        wait_for(lambda: _answers_quickly(standing), 20, "the other web process")
+        wait_for(lambda: _answers_quickly(standing), 90, "the other web process")
     finally:
         os.kill(frozen, signal.SIGCONT)
 

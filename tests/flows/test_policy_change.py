@@ -50,7 +50,7 @@ class Operator:
             seen.update(self._ok(self.http.get(f"/policy-versions/{version}/acks/")))
             return seen["of"] > 0 and seen["applied"] == seen["of"]
 
-        wait_for(is_applied, 10, f"version {version} on all workers", lambda: str(seen))
+        wait_for(is_applied, 90, f"version {version} on all workers", lambda: str(seen))
         return seen
 
     @staticmethod

@@ -36,7 +36,7 @@ def test_a_request_from_key_to_ledger(product: RunningProduct) -> None:
     said, response_id = over_websocket(serve["ws_url"], minnow["api_key"], model)
     assert said == text
     ids = {name.replace("chatcmpl-", "req_").replace("resp_", "req_") for name in (whole.id, chunks[0].id, response_id)}
-    wait_for(lambda: ids <= ledger(serve, minnow["slug"]).keys(), 15, "three records in the ledger")
+    wait_for(lambda: ids <= ledger(serve, minnow["slug"]).keys(), 90, "three records in the ledger")
     tokens = [ledger(serve, minnow["slug"])[request_id]["completion_tokens"] for request_id in ids]
     assert tokens == [24, 24, 24]
     wrong = OpenAI(base_url=serve["base_url"], api_key=minnow["api_key"][:-1] + "~", max_retries=0)

@@ -51,7 +51,7 @@ def test_streams_finish_before_the_end(stack: Stack, tenant: TenantInTest) -> No
         websocket.send(json.dumps({"type": "response.create", "response": response}))
         reader = Reader(f"http://127.0.0.1:{port}", raw, SHORT)
         process.popen.send_signal(signal.SIGTERM)
-        wait_for(lambda: refuses(port), 5, "no new connections")
+        wait_for(lambda: refuses(port), 90, "no new connections")
         kinds = []
         while kinds[-1:] != ["response.done"]:
             kinds.append(json.loads(websocket.recv(timeout=30))["type"])
@@ -84,7 +84,7 @@ def test_a_second_signal_ends_streams_at_once(stack: Stack, tenant: TenantInTest
     process, port = stack.start_web(DRAIN_SECONDS="60")
     reader = Reader(f"http://127.0.0.1:{port}", tenant.key(), SHORT | {"max_tokens": 1900})
     process.popen.send_signal(signal.SIGTERM)
-    wait_for(lambda: refuses(port), 5, "no new connections")
+    wait_for(lambda: refuses(port), 90, "no new connections")
     process.popen.send_signal(signal.SIGINT)
     reader.join(20)
     frames = reader.text.split("\n\n")

@@ -16,7 +16,10 @@ from tests.engine.front.scripted_core import COUNT, DIE, HANG, QUEUE
 
 
 def test_core_that_dies_ends_its_streams_and_is_replaced(worker: WorkerProcess, run: Run) -> None:
-    """A core that dies ends every stream with an error; usage counts what was streamed; the next request works."""
+    """A core that dies ends every stream with an error; usage counts what was streamed; the next request works.
+
+    What it wrote in the moment of its death may be lost on the way to the front, and then counts for nobody.
+    """
 
     async def story() -> None:
         async with channel(worker.address) as client:
@@ -24,15 +27,16 @@ def test_core_that_dies_ends_its_streams_and_is_replaced(worker: WorkerProcess, 
             bystander = await stream.submit([HANG, 4], request_id="bystander")
             await stream.tokens(bystander, 4)
             killer = await stream.submit([DIE, 9], request_id="killer")
-            for number, count in ((killer, 9), (bystander, 4)):
+            for number, counts in ((killer, range(10)), (bystander, [4])):
                 end = await stream.end(number)
                 assert end.finished.reason == pb.FINISH_REASON_ERROR
                 assert "signal 9" in end.finished.detail
-                assert end.finished.usage.completion_tokens == len(stream.token_ids(number)) == count
+                assert end.finished.usage.completion_tokens == len(stream.token_ids(number))
+                assert len(stream.token_ids(number)) in counts
             worker.wait_ready(cores=2)
             assert (await stream.end(await stream.submit([COUNT, 6]))).finished.usage.completion_tokens == 6
             control = client.control()
-            assert (await control.usage("killer")).completion_tokens == 9
+            assert (await control.usage("killer")).completion_tokens == len(stream.token_ids(killer))
             assert (await control.usage("bystander")).finish_reason == pb.FINISH_REASON_ERROR
 
     run(story())

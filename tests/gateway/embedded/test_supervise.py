@@ -56,7 +56,7 @@ def _running(var_dir: Path, *programs: Program) -> Iterator[Supervisor]:
         plan = Plan(programs=programs, environment=dict(os.environ), postgres=None, redis=None)
         supervisor = Supervisor(instance, plan)
         try:
-            wait_for(supervisor.answers, 20, "supervisord")
+            wait_for(supervisor.answers, 90, "supervisord")
             yield supervisor
         finally:
             supervisor.kill()
@@ -80,7 +80,7 @@ def test_connections_wait_while_the_only_web_process_restarts(tmp_path: Path, we
     with _running(tmp_path / "var", _program("web", web, listens=True)) as supervisor:
         first = _ask(_port(supervisor))
         os.kill(first, signal.SIGKILL)
-        wait_for(lambda: not Path(f"/proc/{first}/exe").exists(), 10, "the process to end")
+        wait_for(lambda: not Path(f"/proc/{first}/exe").exists(), 90, "the process to end")
         answers = {_ask(_port(supervisor)) for _ in range(20)}
         assert first not in answers
 
@@ -92,14 +92,14 @@ def test_web_processes_share_the_socket(tmp_path: Path, web: str) -> None:
         assert len(pids) == 2
         killed = _ask(_port(supervisor))
         os.kill(killed, signal.SIGKILL)
-        wait_for(lambda: not Path(f"/proc/{killed}/exe").exists(), 10, "the process to end")
+        wait_for(lambda: not Path(f"/proc/{killed}/exe").exists(), 90, "the process to end")
         assert {_ask(_port(supervisor)) for _ in range(20)} >= pids - {killed}
 
 
 def test_a_program_that_cannot_start_is_given_up(tmp_path: Path) -> None:
     """After a few tries it is FATAL, and its log says why."""
     with _running(tmp_path / "var", _program("bad", "raise SystemExit('no such model')")) as supervisor:
-        wait_for(lambda: _state(supervisor, "bad").state == "FATAL", 30, "supervisord to give up")
+        wait_for(lambda: _state(supervisor, "bad").state == "FATAL", 90, "supervisord to give up")
         assert "no such model" in _state(supervisor, "bad").log.read_text()
 
 
@@ -107,10 +107,10 @@ def test_killed_supervisord_leaves_no_child(tmp_path: Path) -> None:
     """`kill -9` of supervisord ends what it started, and the next question says that it is gone."""
     sleeper = _program("sleeper", "import time; time.sleep(600)")
     with _running(tmp_path / "var", sleeper) as supervisor:
-        wait_for(lambda: _state(supervisor, "sleeper").pid, 20, "the program")
+        wait_for(lambda: _state(supervisor, "sleeper").pid, 90, "the program")
         child = _state(supervisor, "sleeper").pid
         os.kill(supervisor.process.pid, signal.SIGKILL)
-        wait_for(lambda: not Path(f"/proc/{child}").exists(), 10, "the child to end")
+        wait_for(lambda: not Path(f"/proc/{child}").exists(), 90, "the child to end")
         supervisor.process.wait(10)
         with pytest.raises(EmbeddedError, match="supervisord stopped"):
             supervisor.states()

@@ -42,7 +42,7 @@ def test_a_killed_run_leaves_no_process_and_no_file() -> None:
         assert postgres.is_ready()
         assert redis.is_ready()
         run.send_signal(signal.SIGKILL)
-    wait_for(lambda: not folder.exists() and not _processes_of(folder), 15, "the servers to go")
+    wait_for(lambda: not folder.exists() and not _processes_of(folder), 90, "the servers to go")
 
 
 def test_a_killed_guardian_takes_the_servers_along() -> None:
@@ -53,5 +53,5 @@ def test_a_killed_guardian_takes_the_servers_along() -> None:
         assert guardian.stdout is not None
         assert guardian.stdout.readline() == b"ready\n"
         guardian.kill()
-    wait_for(lambda: not _processes_of(folder), 15, "the servers to go")
+    wait_for(lambda: not _processes_of(folder), 90, "the servers to go")
     subprocess.run(["rm", "-rf", str(folder)], check=True)
