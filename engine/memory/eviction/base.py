@@ -17,7 +17,7 @@ class CachedNode(NamedTuple):
 
     block: int
     last_use: float  # when a sequence last matched it or gave it back
-    hits: int  # times that a request found it in the tree
+    hits: int  # times that a request found it in the tree, and what `stored` remembered of earlier stays
     children: int  # blocks of the same namespace that continue it; 0 for a candidate
     users: int  # sequences that hold it now; 0 for a candidate
     depth: int  # blocks before it in its sequence: 0 for the first block of a prompt
@@ -57,6 +57,10 @@ class EvictionOrder(Protocol):
         """Note that a request asked for these blocks, in order, and found the first `num_found` of them."""
         ...
 
-    def stored(self, key: BlockKey, now: float) -> None:
-        """Note that a block joined the tree."""
+    def stored(self, key: BlockKey, now: float) -> int:
+        """Note that a block joined the tree; return the hits to start it with, remembered from before it was evicted."""
+        ...
+
+    def evicted(self, key: BlockKey, hits: int) -> None:
+        """Note that a block left the tree, and how often it had been hit; a policy may remember that for a while."""
         ...
