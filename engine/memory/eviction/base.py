@@ -27,8 +27,8 @@ class CachedNode(NamedTuple):
 class EvictionPolicy(Protocol):
     """Orders cached blocks. Pure: the key depends on the node alone, not on the time of the question.
 
-    That lets the tree keep candidates in a heap and compute a key only when a node becomes a candidate. What should fade
-    with time is written as a bonus on `last_use` (a block with three hits is worth so many seconds of recency).
+    That lets the tree keep candidates in a heap and compute a key only when a node becomes a candidate. What should
+    fade with time is written as a bonus on `last_use` (a block with three hits is worth so many seconds of recency).
     """
 
     @property
@@ -58,7 +58,7 @@ class EvictionOrder(Protocol):
         ...
 
     def stored(self, key: BlockKey, now: float) -> int:
-        """Note that a block joined the tree; return the hits to start it with, remembered from before it was evicted."""
+        """Note that a block joined the tree; return the hits that it starts with, remembered from an earlier stay."""
         ...
 
     def evicted(self, key: BlockKey, hits: int) -> None:
