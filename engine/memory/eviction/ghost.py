@@ -32,6 +32,11 @@ class GhostCache:
     def __len__(self) -> int:
         return len(self._entries)
 
+    @property
+    def num_queued(self) -> int:
+        """Entries of the queue, outdated ones included."""
+        return len(self._heap)
+
     def look_up(self, key: BlockKey, depth: int, now: float) -> bool:
         """Return whether the key is here; it is afterwards, at least until `shrink`."""
         entry = self._entries.get(key)

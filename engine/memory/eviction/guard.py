@@ -54,6 +54,11 @@ class GuardedOrder:
         """The name of the policy that orders blocks now."""
         return self._in_force.name
 
+    @property
+    def num_ghosts(self) -> int:
+        """Keys that the ghosts hold."""
+        return sum(len(ghost) for ghost in self._ghosts)
+
     def key(self, node: CachedNode) -> float:
         """Return the node's value under the policy in force; the lowest is evicted first."""
         return self._in_force.key(node)
@@ -61,9 +66,11 @@ class GuardedOrder:
     def looked_up(self, keys: Sequence[BlockKey], num_found: int, now: float) -> None:
         """Let both ghosts look the keys up. What the real cache found does not matter."""
         del num_found
+        if self._capacity() > _MOST_KEYS and self._sample > 1:
+            self._thin_out()
         sample = self._sample
         # Deepest first, so that of one prompt's blocks the deepest is the first to go.
-        seen = [(depth, key) for depth, key in enumerate(keys) if is_sampled(key, sample)]
+        seen = [(depth, key) for depth, key in enumerate(keys) if key[8] < sample]  # is_sampled, without the call
         for number, ghost in enumerate(self._ghosts):
             self._hits[number] += sum([ghost.look_up(key, depth, now) for depth, key in reversed(seen)])
             ghost.shrink(self._capacity())
@@ -97,10 +104,14 @@ class GuardedOrder:
         elif self._in_force is self._fallback and policy > lru:
             self._switch(self._policy)
         self._hits, self._seen = [0, 0], 0
+
+    def _thin_out(self) -> None:
+        """Halve the sample until a ghost holds no more keys than it should, and start a new window."""
         while self._capacity() > _MOST_KEYS and self._sample > 1:
-            self._sample = sample = self._sample // 2
-            for ghost in self._ghosts:
-                ghost.keep(sample)
+            self._sample //= 2
+        for ghost in self._ghosts:
+            ghost.keep(self._sample)
+        self._hits, self._seen = [0, 0], 0
 
     def _switch(self, policy: EvictionPolicy) -> None:
         self._in_force = policy
