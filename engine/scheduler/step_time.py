@@ -6,7 +6,7 @@
     chunk pairs              Σ over chunks of n · start + n · (n + 1) / 2: the attention of a prefill, in score entries
 
 The fit is weighted least squares with exponential forgetting, kept as normal equations (recursive least squares in
-information form) and solved by coordinate descent under w ≥ 0, a sweep after each step:
+information form) and solved by coordinate descent under w ≥ 0, a sweep after every fourth step:
 
     A ← λ A + u x xᵀ        u = huber / predicted²     errors count relative to the step, so that short ones matter
     b ← λ b + u x seconds   huber = min(1, 3 σ / |r|)  a paused machine is one bad step, not a new machine
@@ -32,6 +32,8 @@ _HUBER = 3.0
 _FIRST_SPREAD = 0.25
 _SPREAD_GAIN = 0.05
 _FLOOR = 1e-9  # seconds; no step is shorter
+_EAGER = 32  # the first steps are each followed by a sweep
+_SOLVE_EVERY = 4  # then every fourth: a sweep costs as much as two updates
 
 
 class StepWork(NamedTuple):
@@ -42,9 +44,10 @@ class StepWork(NamedTuple):
     prefill_tokens: int = 0  # of all chunks
     prefill_pairs: int = 0  # Σ chunk_pairs
 
-    def scaled(self) -> tuple[float, ...]:
+    def scaled(self) -> tuple[float, float, float, float, float]:
         """Return the features, each about 1 in a busy step."""
-        return tuple(value * scale for value, scale in zip((1, *self), _SCALE, strict=True))
+        decodes, context, tokens, pairs = self
+        return (1.0, decodes * _SCALE[1], context * _SCALE[2], tokens * _SCALE[3], pairs * _SCALE[4])
 
 
 def chunk_pairs(start: int, num_tokens: int) -> int:
@@ -90,7 +93,8 @@ class StepTimeModel:
         self._speed += (1 - _FORGET) * trust * (speed - self._speed)
         self._windows[work.prefill_tokens > 0].add(features, seconds, trust / max(predicted, seconds) ** 2)
         self.num_observed += 1
-        self._solve()
+        if self.num_observed <= _EAGER or self.num_observed % _SOLVE_EVERY == 0:
+            self._solve()
 
     def _solve(self) -> None:
         """Run one sweep of coordinate descent from the last weights."""
@@ -120,10 +124,16 @@ class _Window:
         """Forget a little of the old steps and add one."""
         self.count = self.count * _FORGET + 1.0
         self.weight = self.weight * _FORGET + weight
-        for j, value in enumerate(features):
-            gain = weight * value
-            self.rows[j] = [old * _FORGET + gain * other for old, other in zip(self.rows[j], features, strict=True)]
-            self.right[j] = self.right[j] * _FORGET + gain * seconds
+        one, decodes, context, tokens, pairs = features
+        right = self.right
+        for j, row in enumerate(self.rows):  # written out: it runs in every step
+            gain = weight * features[j]
+            row[0] = row[0] * _FORGET + gain * one
+            row[1] = row[1] * _FORGET + gain * decodes
+            row[2] = row[2] * _FORGET + gain * context
+            row[3] = row[3] * _FORGET + gain * tokens
+            row[4] = row[4] * _FORGET + gain * pairs
+            right[j] = right[j] * _FORGET + gain * seconds
 
 
 def _dot(left: Sequence[float], right: Sequence[float]) -> float:
