@@ -13,6 +13,7 @@ class TenantUse:
     tenant: TenantId
     kv_bytes: int
     kv_peak_bytes: int
+    kv_cached_bytes: int
     running: int
     queued: int
     output_tokens: int  # since the core started
@@ -27,6 +28,7 @@ class EngineStats:
     blocks_free: int
     blocks_open: int
     blocks_sealed: int
+    blocks_cached: int
     running: int
     queued: int
     prompt_tokens: int
@@ -44,6 +46,7 @@ def collect(scheduler: Scheduler) -> EngineStats:
             tenant=tenant.name,
             kv_bytes=(tenant.account.blocks if tenant.account else 0) * block_bytes,
             kv_peak_bytes=(tenant.account.take_peak() if tenant.account else 0) * block_bytes,
+            kv_cached_bytes=(tenant.account.cached if tenant.account else 0) * block_bytes,
             running=len(tenant.running),
             queued=tenant.num_live - len(tenant.running),
             output_tokens=tenant.output_tokens,
@@ -56,6 +59,7 @@ def collect(scheduler: Scheduler) -> EngineStats:
         blocks_free=pool.num_free,
         blocks_open=pool.num_open,
         blocks_sealed=pool.num_sealed,
+        blocks_cached=pool.num_cached,
         running=len(roster.running),
         queued=len(roster.sequences) - len(roster.running),
         prompt_tokens=scheduler.prompt_tokens,

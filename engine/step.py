@@ -36,14 +36,26 @@ class TableWrite:
     blocks: tuple[BlockId, ...]
 
 
+class BlockCopy(NamedTuple):
+    """Copy a whole block in every layer."""
+
+    source: BlockId
+    target: BlockId
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepPlan:
-    """One engine step. Decodes come first. Lists may be empty, `sequences` never is for a launched plan."""
+    """One engine step. Decodes come first. Lists may be empty, `sequences` never is for a launched plan.
+
+    Order of effects: poison, table writes, copies (one after the other: a target may be a later source), then the
+    step's own KV writes and reads.
+    """
 
     number: int
     sequences: tuple[SequenceStep, ...]
     table_writes: tuple[TableWrite, ...]
     poison: tuple[BlockId, ...] = ()  # blocks just allocated or freed, to be filled with NaN under ENGINE_POISON
+    copies: tuple[BlockCopy, ...] = ()
 
     @property
     def num_tokens(self) -> int:

@@ -53,12 +53,16 @@ class Commit:
                 continue
             sequence.computed = computed = sequence.computed + 1
             if not computed % block_size:
-                memory.seal(table, computed)
+                memory.seal(table, computed, sequence.tokens, now)
             if self._append(sequence, token, now):
                 continue
             if sequence.announced:
                 held = sequence.kv_block_seconds + table.block_seconds + len(table.blocks) * (now - table.since)
-                outputs.append(RequestOutput(sequence.id, (token,), held * block_bytes, sequence.num_preemptions))
+                outputs.append(
+                    RequestOutput(
+                        sequence.handle, (token,), held * block_bytes, sequence.num_preemptions, sequence.index
+                    )
+                )
             else:
                 outputs.append(self._announcement(sequence, (token,), now))
 
@@ -77,7 +81,9 @@ class Commit:
         if table is None:
             return
         sequence.computed = part.start + len(part.token_ids)
-        self._memory.seal(table, sequence.computed)
+        self._memory.seal(table, sequence.computed, sequence.tokens, now)
+        if sequence.computed == len(sequence.tokens):
+            self._roster.prefills.end(sequence)
         if token is None:
             if not sequence.announced:
                 outputs.append(self._announcement(sequence, (), now))
@@ -103,10 +109,12 @@ class Commit:
         first, sequence.announced = not sequence.announced, True
         held = sequence.kv_block_seconds + (sequence.table.held(now) if sequence.table is not None else 0.0)
         return RequestOutput(
-            sequence=sequence.id,
+            sequence=sequence.handle,
             token_ids=token_ids,
             kv_byte_seconds=held * self._memory.shape.block_bytes,
             num_preemptions=sequence.num_preemptions,
+            output_index=sequence.index,
             admitted_max_tokens=sequence.max_tokens if first else 0,
             queue_seconds=sequence.queue_seconds if first else 0.0,
+            cached_tokens=sequence.cached_tokens if first else 0,
         )

@@ -12,6 +12,7 @@ import heapq
 import time
 from collections.abc import Callable, Iterable
 
+from engine.memory.accounts import Account
 from engine.memory.manager import KVMemory, Shortage
 from engine.policy import PolicyUpdate
 from engine.request import FinishReason, GenerationRequest, SequenceId
@@ -43,13 +44,14 @@ class Scheduler:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.memory = memory
-        self.roster = Roster(memory)
+        self.roster = Roster(memory, max_batched_tokens)
         self.step = 0  # number of the last plan
         self._clock = clock
         self._budget = max_batched_tokens
         # Never more running sequences than tokens in a step: every decode moves in every step.
-        self._admission = Admission(self.roster, limits, min(memory.shape.max_rows, max_batched_tokens))
         self._intake = Intake(self.roster, limits, eos_token_ids)
+        rows = min(memory.shape.max_rows, max_batched_tokens)
+        self._admission = Admission(self.roster, limits, self._intake.shared, rows)
         self._attempt = 0  # at a plan: what one attempt preempts does not come back in the same one
         self._planned: list[SequenceState] = []  # of the last plan, in its order
         self._num_decodes = 0  # the first of them
@@ -105,6 +107,8 @@ class Scheduler:
         self._admission.begin(number)
         if self._intake.changed:
             self._enforce(number, now)
+        if self._intake.shared.changed:
+            self._enforce_groups(number, now)
         if not self.roster.running and not self.roster.waiting:
             return None
         decodes, prefills = self._secure(number, now)
@@ -113,8 +117,8 @@ class Scheduler:
         if not parts:
             return None
         self.step += 1
-        writes, poison = self.memory.take_writes()
-        return StepPlan(number=self.step, sequences=parts, table_writes=writes, poison=poison)
+        writes, poison, copies = self.memory.take_writes(now)
+        return StepPlan(number=self.step, sequences=parts, table_writes=writes, poison=poison, copies=copies)
 
     def commit(self, plan: StepPlan, result: StepResult) -> list[RequestOutput]:
         """Take the step's tokens in: seal full blocks, end what is finished, report all news since the last commit."""
@@ -129,17 +133,33 @@ class Scheduler:
             policy, account = tenant.policy, tenant.account
             if policy is None:
                 self._set_aside(tenant, number, now)
+                if account is not None:
+                    self.memory.trim(account)
                 continue
             assert account is not None, "a policy comes with an account"
             if account.blocks + account.reserved > account.hard:
                 for sequence in tenant.running:
                     if sequence.table is not None:
                         self.memory.unreserve(sequence.table)
+            self.memory.trim(account)
             while tenant.running and (account.blocks > account.hard or len(tenant.running) > policy.max_running):
                 victim = newest(tenant.running, protected=True)
                 assert victim is not None, "there is a running one"
                 self.roster.preempt(victim, number, now)
+                self.memory.trim(account)
         self._intake.changed.clear()
+
+    def _enforce_groups(self, number: int, now: float) -> None:
+        """Bring share groups under their limits: their newest users go on with blocks of their own."""
+        for account in self._intake.shared.settle():
+            self.memory.trim(account)
+            while account.blocks > account.hard:
+                users = (one for one in self.roster.running if one.table is not None and one.table.num_head)
+                victim = newest((one for one in users if _uses(one, account)), protected=True)
+                assert victim is not None, "what is above the ceiling is in use"
+                self.roster.preempt(victim, number, now)
+                self.memory.trim(account)
+            self._intake.shared.forget_if_removed(account)
 
     def _set_aside(self, tenant: Tenant, number: int, now: float) -> None:
         """Stop all that a tenant without policy has; each request ends unless a policy comes in time."""
@@ -240,8 +260,9 @@ class Scheduler:
     def _charge(sequence: SequenceState, num_tokens: int, now: float) -> None:
         """Charge a chunk to its tenant, except for tokens that it has paid for before a preemption."""
         end = sequence.computed + num_tokens
-        if end > sequence.charged:
-            sequence.tenant.counter += (end - sequence.charged) * sequence.tenant.prefill_cost
+        paid = max(sequence.charged, sequence.computed)  # what the cache held costs nothing
+        if end > paid:
+            sequence.tenant.counter += (end - paid) * sequence.tenant.prefill_cost
             sequence.charged = end
         sequence.tenant.lines[sequence.rank].served_at = now
 
@@ -280,3 +301,7 @@ class Scheduler:
                 )
             )
         return tuple(parts)
+
+
+def _uses(sequence: SequenceState, account: Account) -> bool:
+    return sequence.table is not None and sequence.table.head_account is account

@@ -4,6 +4,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 
 from engine.memory.manager import KVMemory
+from engine.memory.pool import OPEN
 from engine.policy import PolicyUpdate, TenantPolicy
 from engine.request import (
     FinishReason,
@@ -17,8 +18,8 @@ from engine.request import (
 from engine.scheduler.outputs import Refusal, RequestOutput
 from engine.scheduler.plan import Scheduler
 from engine.scheduler.sizing import Limits
-from engine.step import CacheShape, StepPlan
-from tests.engine.fake_runner import FakeRunner, expected_tokens
+from engine.step import CacheShape, SequenceStep, StepPlan
+from tests.engine.fake_runner import FakeRunner, Identity, expected_tokens
 
 BLOCK_BYTES = 100
 VOCAB_SIZE = 1000
@@ -47,7 +48,8 @@ class World:
             max_columns=columns,
         )
         self.now = 100.0
-        self.runner = FakeRunner(self.shape, vocab_size=VOCAB_SIZE)
+        self.runner = FakeRunner(self.shape, vocab_size=VOCAB_SIZE, identify=self._identify)
+        self._identities: dict[object, int] = {}
         limits = Limits(
             vocab_size=VOCAB_SIZE,
             max_context=max_context,
@@ -139,6 +141,7 @@ class World:
             assert not roster.running and not roster.waiting, "something could run, and nothing does"
             outputs = self.scheduler.take_outputs()
         else:
+            self._check_writes(plan)
             result = self.runner.launch(plan).wait()
             self.now += seconds
             outputs = self.scheduler.commit(plan, result)
@@ -155,9 +158,14 @@ class World:
         raise AssertionError(f"still running after {limit} steps")
 
     def held(self, tenant: str) -> int:
-        """Return the blocks of the tenant's account."""
+        """Return the blocks that the tenant's sequences use."""
         account = self.scheduler.memory.accounts.get(TenantId(tenant))
-        return account.blocks if account is not None else 0
+        return account.used if account is not None else 0
+
+    def cached(self, tenant: str) -> int:
+        """Return the blocks that are cached on the tenant's account."""
+        account = self.scheduler.memory.accounts.get(TenantId(tenant))
+        return account.cached if account is not None else 0
 
     def running(self) -> list[SequenceId]:
         """Return the ids of the running sequences."""
@@ -173,12 +181,34 @@ class World:
         assert self.tokens[sequence] == self.expected(sequence, len(self.tokens[sequence]))
 
     def assert_empty(self) -> None:
-        """Check that nothing is left: no request, no block, no promise."""
+        """Check that nothing is left: no request, no block in use, no promise."""
+        memory = self.scheduler.memory
         self.scheduler.audit()
         assert not self.scheduler.roster.sequences
-        assert self.scheduler.memory.pool.num_free == self.shape.num_blocks
-        assert self.scheduler.memory.reserved == 0
-        assert self.scheduler.memory.num_free_rows == self.shape.max_rows
+        assert not self.scheduler.roster.groups
+        assert memory.pool.num_free + memory.pool.num_cached == self.shape.num_blocks
+        assert memory.reserved == 0
+        assert memory.num_free_rows == self.shape.max_rows
+
+    def _identify(self, part: SequenceStep) -> Identity:
+        """Let sequences of one namespace read each other's slots, and nobody else's."""
+        sequence = self.scheduler.roster.sequences[part.sequence]
+        own = self._identities.setdefault(sequence.request.namespace or sequence.handle, len(self._identities) + 1)
+        chain = sequence.chain
+        if chain is None or chain.head is None:
+            return Identity(own)
+        head = self._identities.setdefault(chain.head.namespace, len(self._identities) + 1)
+        return Identity(own, head, chain.head.num_blocks * self.shape.block_size)
+
+    def _check_writes(self, plan: StepPlan) -> None:
+        """Check that no step writes to a block that is full or that somebody else holds too."""
+        pool, size = self.scheduler.memory.pool, self.shape.block_size
+        for part in plan.sequences:
+            table = self.scheduler.roster.sequences[part.sequence].table
+            assert table is not None
+            end = part.start + len(part.token_ids)
+            for block in table.blocks[part.start // size : -(-end // size)]:
+                assert (pool.state(block), pool.users(block)) == (OPEN, 1), "a shared block is written"
 
     def _check(self) -> None:
         if self._audit:

@@ -90,15 +90,16 @@ def test_hands_table_cells_and_poison_over_once() -> None:
     table = open_table(memory, 1, tokens=4)
     memory.grow(table, 9, 0.0)
     blocks = tuple(table.blocks)
-    writes, poison = memory.take_writes()
+    writes, poison, copies = memory.take_writes(0.0)
     assert [(write.row, write.column, write.blocks) for write in writes] == [
         (table.row, 0, blocks[:1]),
         (table.row, 1, blocks[1:]),
     ]
     assert poison == blocks
+    assert not copies
     memory.free(table, 0.0)
-    assert memory.take_writes() == ((), blocks)
-    assert memory.take_writes() == ((), ())
+    assert memory.take_writes(0.0) == ((), blocks[::-1], ())
+    assert memory.take_writes(0.0) == ((), (), ())
 
 
 def test_counts_block_seconds() -> None:
@@ -117,7 +118,7 @@ def test_gives_everything_back() -> None:
     memory = make_memory()
     table = open_table(memory, 1, tokens=9)
     memory.reserve(table, 5)
-    memory.seal(table, 9)
+    memory.seal(table, 9, range(9), 0.0)
     assert memory.pool.num_sealed == 2
     memory.free(table, 0.0)
     assert (memory.pool.num_free, memory.reserved, memory.num_free_rows) == (8, 0, 4)
@@ -154,7 +155,7 @@ def test_audit_finds(break_it: Callable[[KVMemory, BlockTable], object]) -> None
     memory = make_memory()
     open_table(memory, 1, tokens=4)
     table = open_table(memory, 2, WHALE, tokens=8)
-    memory.seal(table, 4)
+    memory.seal(table, 4, range(4), 0.0)
     memory.audit()
     break_it(memory, table)
     with pytest.raises(InvariantError):
