@@ -37,7 +37,7 @@ class SharedPrefix:
 class ShareGroup:
     """A share group's account on this worker and its prefixes.
 
-    What it holds within the soft limit is never taken for a tenant's need: a soft limit that covers its prefixes pins them.
+    What it holds within the soft limit is never taken for a tenant's need: one that covers its prefixes pins them.
     """
 
     name: str

@@ -1,4 +1,4 @@
-"""Whose blocks: one account per tenant and per share group, with guarantee (soft), ceiling (hard), and what it holds."""
+"""Whose blocks: one account per tenant and share group, with guarantee (soft), ceiling (hard), and what it holds."""
 
 from collections.abc import Iterator
 from typing import NamedTuple

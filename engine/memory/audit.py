@@ -70,7 +70,7 @@ def _tree(memory: "KVMemory", owner: dict[BlockId, int]) -> Counter[int]:
     """Check the cached blocks; count them by account, and add them to `owner`."""
     cached: Counter[int] = Counter()
     leaves: dict[int, set[BlockId]] = {}
-    for _, block in memory.tree.items():
+    for block in memory.tree.blocks():
         account = memory.tree.account(block)
         state = memory.pool.state(block)
         if state not in (SEALED, CACHED):

@@ -4,8 +4,8 @@
     key 0 = H(root,   token ids of the block as little-endian int32)
     key i = H(key i-1, token ids of the block)
 
-A namespace is a secret of the server's: without it no key can be guessed, and equal prompts of two namespaces have no key
-in common. Frames are 4-byte little-endian lengths, so that no two field lists are one string of bytes.
+A namespace is a secret of the server's: without it no key can be guessed, and equal prompts of two namespaces have no
+key in common. Frames are 4-byte little-endian lengths, so that no two field lists are one string of bytes.
 """
 
 import hashlib
@@ -76,6 +76,12 @@ class KeyChain:
     def num_head(self) -> int:
         """Leading blocks that belong to a share group."""
         return self.head.num_blocks if self.head is not None else 0
+
+    def fork(self, num_blocks: int) -> "KeyChain":
+        """Return a chain of its own for a sequence that shares the first `num_blocks` blocks."""
+        chain = KeyChain(self._hasher, self._namespace, self.head)
+        chain.keys = self.keys[:num_blocks]
+        return chain
 
     def extend(self, token_ids: Sequence[int], num_blocks: int) -> None:
         """Have the keys of the first `num_blocks` blocks; `token_ids` is the whole sequence."""

@@ -1,4 +1,4 @@
-"""KVMemory: block tables of running sequences and the cache of what was computed; every block counts against an account.
+"""KVMemory: block tables of running sequences and the cache of what was computed, every block on an account.
 
 A block that is needed comes from, in this order:
 
@@ -42,6 +42,9 @@ class Match(NamedTuple):
     part: BlockId | None = None
     idle: int = 0  # of the blocks of the sequence's own account, those that nobody uses: taking them costs the account
     idle_head: int = 0  # the same of its share group's account
+
+
+NO_MATCH = Match()
 
 
 class KVMemory:
@@ -91,8 +94,8 @@ class KVMemory:
         """Return the blocks that hold `num_tokens` tokens."""
         return -(-num_tokens // self.shape.block_size)
 
-    def available(self, account: Account, match: Match = Match(), *, last_resort: bool = False) -> int:
-        """Return the blocks that can be had for an account, beside those of a match; promised ones are not among them."""
+    def available(self, account: Account, match: Match = NO_MATCH, *, last_resort: bool = False) -> int:
+        """Return the blocks to be had for an account, beside those of a match; promised ones are not among them."""
         total = self.pool.num_free - self.reserved + account.cached - match.idle
         if last_resort:
             return self.pool.num_free - self.reserved + self.pool.num_cached - match.idle - match.idle_head
@@ -171,11 +174,12 @@ class KVMemory:
         now: float,
         *,
         chain: KeyChain | None = None,
-        match: Match = Match(),
+        match: Match = NO_MATCH,
     ) -> BlockTable:
-        """Give a sequence a row and a table with the blocks of a fresh match. It must have an account, a row must be free.
+        """Give a sequence a row and a table with the blocks of a fresh match.
 
-        The part of the match is copied once the table has grown to hold it: see `copy_part`.
+        Its owner must have an account, and a row must be free. The part of the match is held until `copy_part`,
+        which must come before the next step.
         """
         account = self.accounts.get(owner)
         if account is None or not self.rows or sequence in self.tables:
@@ -191,26 +195,28 @@ class KVMemory:
                 self._use(block)
             self._looked_up(table, len(match.blocks), now)
             self.tree.hit(match.blocks, now)
+            if match.part is not None:  # held from here on: what grows next must not take it
+                self._use(match.part)
+                self.tree.hit((match.part,), now)
             self._append(table, match.blocks)
             table.num_sealed = len(match.blocks)
         return table
 
-    def copy_part(self, table: BlockTable, match: Match, now: float) -> None:
-        """Copy the part of a match into the table's first open block, before the next step writes to it."""
+    def copy_part(self, table: BlockTable, match: Match) -> None:
+        """Copy the part of the match that the table was opened with into its first open block, once it has one."""
         if match.part is None:
             return
-        self._use(match.part)
-        self.tree.hit((match.part,), now)
         account = table.account_at(table.num_sealed)
         self.copies.append((BlockCopy(match.part, table.blocks[table.num_sealed]), account))
 
     def fork(self, sequence: SequenceId, parent: BlockTable, num_tokens: int, now: float) -> BlockTable:
-        """Give a sequence a table that shares the blocks of another's first `num_tokens` tokens, the open one included."""
+        """Give a sequence a table that shares the blocks of another's first `num_tokens` tokens, an open one too."""
         if not self.rows or sequence in self.tables:
             raise InvariantError(f"sequence {sequence} forks without a row, or twice")
         table = BlockTable(sequence, self.rows.pop(), parent.account, now)
         self.tables[sequence] = table
-        table.chain, table.num_head, table.head_account = parent.chain, parent.num_head, parent.head_account
+        table.num_head, table.head_account = parent.num_head, parent.head_account
+        table.chain = None if parent.chain is None else parent.chain.fork(num_tokens // self.shape.block_size)
         blocks = parent.blocks[: self.blocks_for(num_tokens)]
         for block in blocks:
             self._use(block)

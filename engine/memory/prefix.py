@@ -70,7 +70,7 @@ class PrefixTree:
         return found
 
     def find_part(self, place: Place, token_ids: Sequence[int]) -> tuple[BlockId, int]:
-        """Return the block there whose first tokens agree longest with `token_ids`, and how many do; (-1, 0) for none."""
+        """Return the block there whose first tokens agree longest with `token_ids`, and how many; (-1, 0) for none."""
         child = self._head(place)
         best, most = BlockId(_NONE), 0
         for _ in range(_MAX_SIBLINGS):
@@ -172,9 +172,9 @@ class PrefixTree:
             num_tokens=(depth + 1) * self.block_size,
         )
 
-    def items(self) -> Iterator[tuple[BlockKey, BlockId]]:
-        """Iterate over all keys and blocks."""
-        return iter(self._blocks.items())
+    def blocks(self) -> Iterator[BlockId]:
+        """Iterate over all blocks."""
+        return iter(self._blocks.values())
 
     def parent(self, block: BlockId) -> BlockId | None:
         """Return the block that this one continues in its namespace, or None."""

@@ -14,8 +14,8 @@ _SLACK = 64  # stale entries that a heap may carry beyond as many as it has good
 class Candidates:
     """A heap of one account's evictable blocks, and the order that they go in.
 
-    A block enters when it becomes a cached leaf. It may be used again meanwhile, and come back with another key: an entry
-    counts only while its block is a cached leaf of the account and has that key still.
+    A block enters when it becomes a cached leaf. It may be used again meanwhile, and come back with another key: an
+    entry counts only while its block is a cached leaf of the account and has that key still.
     """
 
     __slots__ = ("_account", "_generation", "_heap", "_pool", "_tree", "order")

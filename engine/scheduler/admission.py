@@ -17,8 +17,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from engine.memory.accounts import Account
-from engine.memory.manager import KVMemory, Match
-from engine.memory.table import BlockTable
+from engine.memory.manager import NO_MATCH, KVMemory, Match
 from engine.request import RefusalCode
 from engine.scheduler.fairness import AGEING_SECONDS
 from engine.scheduler.outputs import Refusal
@@ -54,7 +53,7 @@ class Offer:
     account: Account
     whole: int  # blocks in all that must be there or found: for its tokens, or for all it may ever need
     match: Match
-    parent: BlockTable | None = None  # it forks from this one
+    parent: SequenceState | None = None  # it forks from this one
     num_shared: int = 0  # of `whole`, those that it shares
     num_own: int = 0  # of `whole`, those to find on its own account
 
@@ -156,8 +155,8 @@ class Admission:
         parent = _parent(sequence)
         if parent is not None:  # all but the block of the last prompt token: that one is copied, or its own
             num_shared = self._memory.blocks_for(sequence.num_prompt) - 1
-            own = whole - max(num_shared, parent.num_head)
-            return Offer(account, whole, Match(), parent, num_shared, own)
+            own = whole - max(num_shared, 0 if parent.table is None else parent.table.num_head)
+            return Offer(account, whole, NO_MATCH, parent, num_shared, own)
         match = self._match(sequence, account)
         num_head = sequence.chain.num_head if sequence.chain is not None else 0
         num_shared = len(match.blocks)
@@ -178,7 +177,7 @@ class Admission:
             sequence.chain_stamp = stamp
         chain = sequence.chain
         if chain is None:
-            return Match()
+            return NO_MATCH
         match = self._memory.match(chain, account, sequence.tokens)
         if chain.head is not None:
             group = self._memory.accounts.at(chain.head.account)
@@ -187,7 +186,7 @@ class Admission:
             if group.used + match.idle_head + missing > group.hard:
                 chain = sequence.chain = self._memory.chain(account, sequence.request.namespace)
                 sequence.chain_stamp = (-1, -1)  # the group may have room when it is tried again
-                return Match() if chain is None else self._memory.match(chain, account, sequence.tokens)
+                return NO_MATCH if chain is None else self._memory.match(chain, account, sequence.tokens)
         return match
 
     def _ahead(self, sequence: SequenceState, running: Iterable[SequenceState]) -> int:
@@ -284,19 +283,21 @@ class Admission:
         """Start a sequence on what it shares and what was found for the rest."""
         memory = self._memory
         last_resort = self._is_misfit(offer) and (is_protected(sequence) or not self._roster.running)
-        if offer.parent is not None:
-            table = memory.fork(sequence.id, offer.parent, sequence.num_prompt - 1, now)
-            sequence.chain, sequence.computed = offer.parent.chain, sequence.num_prompt - 1
+        parent = offer.parent
+        if parent is not None and parent.table is not None:
+            table = memory.fork(sequence.id, parent.table, sequence.num_prompt - 1, now)
+            sequence.chain, sequence.chain_stamp = table.chain, parent.chain_stamp
+            sequence.computed = sequence.num_prompt - 1
         else:
             table = memory.open(sequence.id, sequence.tenant.name, now, chain=sequence.chain, match=offer.match)
             sequence.computed = offer.match.num_tokens
         shortage = memory.grow(table, len(sequence.tokens), now, last_resort=last_resort)
         if is_protected(sequence):
             shortage = shortage or memory.reserve(table, offer.whole, last_resort=last_resort)
-        if offer.parent is not None:
+        if parent is not None:
             shortage = shortage or memory.write_at(table, sequence.computed, now)
         assert shortage is None, "the blocks were found before the start"
-        memory.copy_part(table, offer.match, now)
+        memory.copy_part(table, offer.match)
         if not sequence.admitted:
             sequence.cached_tokens = sequence.computed
         self._roster.start(sequence, table, now)
@@ -319,9 +320,9 @@ def _waits_for_leader(sequence: SequenceState) -> bool:
     return leader is not sequence and leader.state is State.RUNNING and leader.computed < leader.num_prompt - 1
 
 
-def _parent(sequence: SequenceState) -> BlockTable | None:
-    """Return the table to fork from: the one that computed the same prompt, while it runs."""
+def _parent(sequence: SequenceState) -> SequenceState | None:
+    """Return the sequence to fork from: the one that computed the same prompt, while it runs."""
     if sequence.group is None or sequence.group.leader is sequence or sequence.generated:
         return None
     leader = sequence.group.leader
-    return leader.table if leader.computed >= leader.num_prompt - 1 else None
+    return leader if leader.table is not None and leader.computed >= leader.num_prompt - 1 else None

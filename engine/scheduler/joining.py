@@ -1,8 +1,8 @@
 """The same prefix twice at once is computed once: the second request waits for the first one's prefill.
 
-It waits only where that costs it nothing: the first one is running, is of the same namespace (or share group: the keys are
-equal, and a key names its namespace), is served before it, and has the very block in work that comes next for it. The wait
-is bounded in plans, so that no slow prefill holds another request up for long.
+It waits only where that costs it nothing: the first one is running, is of the same namespace (or share group: the keys
+are equal, and a key names its namespace), is served before it, and has the very block in work that comes next for it.
+The wait is bounded in plans, so that no slow prefill holds another request up for long.
 """
 
 from engine.memory.eviction.base import BlockKey

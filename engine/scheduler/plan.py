@@ -191,7 +191,8 @@ class Scheduler:
         table = sequence.table
         assert table is not None, "only a running sequence grows"
         while True:
-            shortage = self.memory.grow(table, sequence.computed + 1, now)
+            alone = len(self.roster.running) == 1  # then only idle caches within guarantees can be in its way
+            shortage = self.memory.grow(table, sequence.computed + 1, now, last_resort=alone)
             if shortage is None:
                 return True
             victim = self._victim(sequence, shortage)

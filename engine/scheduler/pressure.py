@@ -1,8 +1,8 @@
 """Who gives way when memory is short.
 
-For the pool: only tenants whose sequences use more than their soft limit, the largest borrower first, in each the newest
-sequence first. A sequence that runs on reserved blocks is left alone; only a need within a guarantee takes it, and only
-when nothing else is left. (Cached blocks, which nobody uses, have gone before: engine/memory.)
+For the pool: only tenants whose sequences use more than their soft limit, the largest borrower first, in each the
+newest sequence first. A sequence that runs on reserved blocks is left alone; only a need within a guarantee takes it,
+and only when nothing else is left. (Cached blocks, which nobody uses, have gone before: engine/memory.)
 For a tenant's own ceiling: its own newest sequence.
 """
 

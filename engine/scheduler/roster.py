@@ -23,6 +23,11 @@ _STREAM = 0x9E3779B97F4A7C15  # distance of the random streams of a request's ou
 _KEY_MASK = (1 << 64) - 1
 
 
+def fork_key(key: int, index: int) -> int:
+    """Return the random stream of a request's output `index`, given the request's own: that of output 0."""
+    return (key + index * _STREAM) & _KEY_MASK
+
+
 class Roster:
     """Owner of all sequences' and tenants' states."""
 
@@ -193,7 +198,7 @@ class Roster:
             output.handle, output.index, output.group = leader.id, index, group
             output.rank, output.max_tokens, output.policy_stamp = leader.rank, leader.max_tokens, leader.policy_stamp
             output.stop_ids = leader.stop_ids
-            output.random_key = (leader.random_key + index * _STREAM) & _KEY_MASK
+            output.random_key = fork_key(leader.random_key, index)
             output.admitted = output.announced = True  # with the first
             self.sequences[output.id] = self.held[output.id] = output
             output.tenant.num_live += 1

@@ -3,7 +3,7 @@
 from engine.memory.accounts import Account, ShareGroupId
 from engine.memory.keys import SharedHead
 from engine.memory.manager import KVMemory
-from engine.policy import ShareGroup, SharedPrefix
+from engine.policy import SharedPrefix, ShareGroup
 from engine.scheduler.sequence import SequenceState
 from engine.scheduler.sizing import Limits
 

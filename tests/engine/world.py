@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from engine.memory.manager import KVMemory
 from engine.memory.pool import OPEN
-from engine.policy import PolicyUpdate, TenantPolicy
+from engine.policy import PolicyUpdate, SharedPrefix, ShareGroup, TenantPolicy
 from engine.request import (
     FinishReason,
     GenerationRequest,
@@ -17,9 +17,12 @@ from engine.request import (
 )
 from engine.scheduler.outputs import Refusal, RequestOutput
 from engine.scheduler.plan import Scheduler
+from engine.scheduler.roster import fork_key
 from engine.scheduler.sizing import Limits
 from engine.step import CacheShape, SequenceStep, StepPlan
 from tests.engine.fake_runner import FakeRunner, Identity, expected_tokens
+
+Output = SequenceId | tuple[SequenceId, int]  # the first output of a request goes by its id alone
 
 BLOCK_BYTES = 100
 VOCAB_SIZE = 1000
@@ -61,11 +64,12 @@ class World:
             KVMemory(self.shape), limits, max_batched_tokens=budget, eos_token_ids=eos, clock=lambda: self.now
         )
         self.requests: dict[SequenceId, GenerationRequest] = {}
-        self.tokens: dict[SequenceId, list[int]] = defaultdict(list)
+        self.tokens: dict[Output, list[int]] = defaultdict(list)
         self.granted: dict[SequenceId, int] = {}
-        self.finished: dict[SequenceId, FinishReason] = {}
+        self.cached_tokens: dict[SequenceId, int] = {}
+        self.finished: dict[Output, FinishReason] = {}
         self.refused: dict[SequenceId, Refusal] = {}
-        self.outputs: dict[SequenceId, list[RequestOutput]] = defaultdict(list)
+        self.outputs: dict[Output, list[RequestOutput]] = defaultdict(list)
         self.plan: StepPlan | None = None  # the last one
         self._policies: dict[str, TenantPolicy] = {}
         self._version = 0
@@ -89,6 +93,24 @@ class World:
         )
         self.update((self._policies[tenant],))
 
+    def share(self, group: str, *prefixes: Sequence[int], blocks: int = 16, soft: int = 16) -> None:
+        """Register prefixes for a share group; none takes the group away."""
+        namespace = f"secret of {group}".encode()
+        shared = tuple(SharedPrefix(group=group, namespace=namespace, token_ids=tuple(one)) for one in prefixes)
+        limits = {"kv_soft_bytes": soft * BLOCK_BYTES, "kv_hard_bytes": blocks * BLOCK_BYTES}
+        groups = (ShareGroup(name=group, prefixes=shared, **limits),) if prefixes else ()
+        self._version += 1
+        self.scheduler.apply(
+            PolicyUpdate(
+                version=self._version,
+                epoch=0,
+                snapshot=False,
+                tenants=(),
+                share_groups=groups,
+                removed_share_groups=() if prefixes else (group,),
+            )
+        )
+
     def update(self, tenants: tuple[TenantPolicy, ...] = (), *, removed: tuple[str, ...] = ()) -> None:
         """Apply a policy delta with the next version."""
         self._version += 1
@@ -106,6 +128,8 @@ class World:
         priority: Priority = Priority.STANDARD,
         deadline: float = 0.0,
         policy_version: int = 0,
+        namespace: bytes | None = None,
+        n: int = 1,
         **sampling: object,
     ) -> SequenceId:
         """Submit a prompt, or one of so many tokens, and return its id; the seed is the id."""
@@ -116,7 +140,8 @@ class World:
         request = GenerationRequest(
             request_id=RequestId(f"request-{sequence}"),
             tenant=TenantId(tenant),
-            namespace=tenant.encode(),
+            namespace=tenant.encode() if namespace is None else namespace,
+            n=n,
             prompt=prompt,
             sampling=SamplingParams(**fields),  # type: ignore[arg-type]
             priority=priority,
@@ -171,14 +196,17 @@ class World:
         """Return the ids of the running sequences."""
         return [sequence.id for sequence in self.scheduler.roster.running]
 
-    def expected(self, sequence: SequenceId, count: int) -> list[int]:
-        """Return the first `count` tokens that this request would get alone."""
-        prompt = list(self.requests[sequence].prompt)
-        return expected_tokens(prompt, count, random_key=int(sequence), vocab_size=VOCAB_SIZE)
+    def expected(self, output: Output, count: int) -> list[int]:
+        """Return the first `count` tokens that this output of a request would get alone."""
+        sequence, index = output if isinstance(output, tuple) else (output, 0)
+        request = self.requests[sequence]
+        assert request.sampling.seed is not None
+        key = fork_key(request.sampling.seed, index)
+        return expected_tokens(list(request.prompt), count, random_key=key, vocab_size=VOCAB_SIZE)
 
-    def assert_exact(self, sequence: SequenceId) -> None:
-        """Check the request's tokens, all of them, against what it would get alone."""
-        assert self.tokens[sequence] == self.expected(sequence, len(self.tokens[sequence]))
+    def assert_exact(self, output: Output) -> None:
+        """Check an output's tokens, all of them, against what it would get alone."""
+        assert self.tokens[output] == self.expected(output, len(self.tokens[output]))
 
     def assert_empty(self) -> None:
         """Check that nothing is left: no request, no block in use, no promise."""
@@ -217,7 +245,10 @@ class World:
             assert account.blocks <= account.hard
 
     def _take(self, output: RequestOutput) -> None:
-        sequence = output.sequence
+        sequence, index = output.sequence, output.output_index
+        if index:
+            self._take_other(output)
+            return
         assert sequence not in self.finished, "news after the end"
         assert sequence not in self.refused, "news after the end"
         self.outputs[sequence].append(output)
@@ -225,7 +256,18 @@ class World:
         if output.admitted_max_tokens:
             assert sequence not in self.granted, "admitted twice"
             self.granted[sequence] = output.admitted_max_tokens
+            self.cached_tokens[sequence] = output.cached_tokens
         if output.finish_reason is not None:
             self.finished[sequence] = output.finish_reason
         if output.refusal is not None:
             self.refused[sequence] = output.refusal
+
+    def _take_other(self, output: RequestOutput) -> None:
+        """Take news of an output that is not its request's first."""
+        key = (output.sequence, output.output_index)
+        assert key not in self.finished, "news after the end"
+        assert output.refusal is None, "a request is refused as a whole"
+        self.outputs[key].append(output)
+        self.tokens[key] += output.token_ids
+        if output.finish_reason is not None:
+            self.finished[key] = output.finish_reason

@@ -15,7 +15,7 @@ from engine.memory.eviction.ghost import SAMPLE_ALL, GhostCache, is_sampled
 from engine.memory.eviction.history import KeyHistory
 from engine.memory.eviction.lru import LeastRecentlyUsed
 
-_MOST_KEYS = 1024  # of a ghost; a larger cache is judged by a sample of its keys, at 1/2, 1/4 … 1/256
+_MOST_KEYS = 512  # of a ghost; a larger cache is judged by a sample of its keys, at 1/2, 1/4 … 1/256
 _SLACK = 0.002
 _FIRST_WINDOW = 1024  # sampled look-ups
 _WINDOWS_OF_CAPACITY = 2  # a window sees so many times what a ghost holds: less would judge the past
