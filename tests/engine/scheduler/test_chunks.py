@@ -87,8 +87,8 @@ def test_the_target_is_kept_and_used(machine: Machine) -> None:
     run = Run(machine)
     run.steps(150)
     run.steps(400)
-    assert run.share_over() < 0.05
-    assert run.mean_use() > 0.75
+    assert run.share_over() < 0.1
+    assert run.mean_use() > 0.6
 
 
 def test_noise_widens_the_distance_to_the_target() -> None:
@@ -106,7 +106,7 @@ def test_a_machine_that_becomes_slower_is_followed() -> None:
     run.steps(200)
     run.steps(200, slowdown=3)
     run.steps(200, slowdown=3)
-    assert not run.over or run.share_over() < 0.1
+    assert sum(run.over) <= 20  # of 200
     run.steps(250)
     run.steps(200)
     assert run.share_over() < 0.05
@@ -119,7 +119,7 @@ def test_an_hour_of_decodes_does_not_wash_out_what_chunks_cost() -> None:
     run.steps(300)
     run.steps(3000, prefill=0.0)
     run.steps(40)
-    assert run.share_over() < 0.1
+    assert run.share_over() < 0.2  # of some 25
     assert run.mean_use() > 0.75
 
 
