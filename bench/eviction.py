@@ -23,7 +23,7 @@ from engine.memory.eviction.simulate import Prompt, belady
 SIZES = (1_000, 3_000, 10_000, 30_000)
 GAP_TARGET = {1_000: 0.20, 3_000: 0.20}
 MOST_BELOW = 0.005
-RESULTS = Path("bench/results/eviction.csv")
+RESULTS = Path(__file__).parent / "results" / "eviction.csv"
 
 
 def report(trace: Sequence[Prompt], warm_up: int) -> list[dict[str, str]]:

@@ -2,7 +2,8 @@
 
     python -m bench.memory
 
-Times are medians; a busy machine shows in the 99th percentile.
+Times are medians of processor time of this one thread: what the work costs, whatever else the machine does. (A busy
+machine still slows it: caches and hyperthreads are shared.) They hold as wall time where the engine has a core.
 """
 
 import argparse
@@ -26,7 +27,7 @@ from engine.scheduler.plan import Scheduler
 from engine.scheduler.sizing import Limits
 from engine.step import CacheShape, StepPlan, StepResult
 
-RESULTS = Path("bench/results/memory.csv")
+RESULTS = Path(__file__).parent / "results" / "memory.csv"
 TENANT = TenantId("tenant")
 BLOCK_SIZE = 16
 LONG_PROMPT = 100_000  # tokens

@@ -7,7 +7,8 @@ from typing import NamedTuple
 
 from engine.memory.eviction.simulate import Prompt
 
-PATH = Path(os.environ.get("TOLLGATE_TRACE") or "../shared/data/mooncake_conversation_trace.jsonl")
+_DATA = Path(__file__).parents[2] / "shared" / "data"  # beside the checkout
+PATH = Path(os.environ.get("TOLLGATE_TRACE") or _DATA / "mooncake_conversation_trace.jsonl")
 BLOCK_TOKENS = 512
 
 
