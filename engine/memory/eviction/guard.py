@@ -66,7 +66,7 @@ class GuardedOrder:
     def looked_up(self, keys: Sequence[BlockKey], num_found: int, now: float) -> None:
         """Let both ghosts look the keys up. What the real cache found does not matter."""
         del num_found
-        if self._capacity() > _MOST_KEYS and self._sample > 1:
+        if self._capacity() > _MOST_KEYS:
             self._thin_out()
         sample = self._sample
         # Deepest first, so that of one prompt's blocks the deepest is the first to go.
@@ -83,8 +83,13 @@ class GuardedOrder:
         self._num_blocks += 1
         self._history.fit(self._num_blocks)
         if is_sampled(key, self._sample):
+            capacity = self._capacity()
+            if capacity > _MOST_KEYS:
+                self._thin_out()
             for ghost in self._ghosts:
                 ghost.store(key, now)
+                if len(ghost) > 2 * capacity:  # `looked_up` shrinks them; long answers may come between two
+                    ghost.shrink(capacity)
         return self._history.recall(key)
 
     def evicted(self, key: BlockKey, hits: int) -> None:

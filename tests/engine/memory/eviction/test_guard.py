@@ -88,3 +88,13 @@ def test_a_large_cache_is_judged_by_a_sample() -> None:
         guarded.stored(key, 0.0)
     guarded.looked_up(keys, 0, 1e6)
     assert 300 < guarded.num_ghosts < 1600
+
+
+def test_ghosts_stay_bounded_without_look_ups() -> None:
+    """One long answer after another fills and evicts blocks while no request comes: the ghosts do not pile up."""
+    guarded = GuardedOrder(ReuseWeighted())
+    for number in range(5_000):
+        guarded.stored(block_key(number), float(number))
+        if number >= 100:
+            guarded.evicted(block_key(number - 100), 0)
+        assert guarded.num_ghosts <= 2 * (2 * 101 + 1)
