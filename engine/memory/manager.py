@@ -248,7 +248,8 @@ class KVMemory:
         """Make the block that holds `position` the table's own: the first write to a shared block copies it."""
         index = position // self.shape.block_size
         block = table.blocks[index]
-        if self.pool.users(block) == 1 and self.pool.state(block) == OPEN:
+        copied = sum(copy.source == block for copy, _ in self.copies)  # by other users, before any write of this step
+        if self.pool.users(block) - copied == 1 and self.pool.state(block) == OPEN:
             return None
         account = table.account_at(index)
         shortage = self._find(table, 1, num_head=int(index < table.num_head))

@@ -3,11 +3,14 @@
 from collections.abc import Iterator, Sequence
 
 from engine.errors import InvariantError
-from engine.request import FinishReason
+from engine.request import FinishReason, SequenceId
 from engine.scheduler.outputs import RequestOutput
 from engine.scheduler.roster import Roster
 from engine.scheduler.sequence import SequenceState
 from engine.step import SequenceStep, StepResult
+
+_new = tuple.__new__
+_NO_MORE_NEWS = RequestOutput(SequenceId(0))[5:]  # defaults of the fields after `output_index`
 
 
 class Commit:
@@ -58,11 +61,8 @@ class Commit:
                 continue
             if sequence.announced:
                 held = sequence.kv_block_seconds + table.block_seconds + len(table.blocks) * (now - table.since)
-                outputs.append(
-                    RequestOutput(
-                        sequence.handle, (token,), held * block_bytes, sequence.num_preemptions, sequence.index
-                    )
-                )
+                news = (sequence.handle, (token,), held * block_bytes, sequence.num_preemptions, sequence.index)
+                outputs.append(_new(RequestOutput, news + _NO_MORE_NEWS))  # a call of RequestOutput takes twice as long
             else:
                 outputs.append(self._announcement(sequence, (token,), now))
 

@@ -3,20 +3,21 @@
 A plan, from the top:
     1. enforce   tenants whose limits were lowered give back what is above them, newest sequences first
     2. secure    every decode gets a slot for its token; where memory is short, somebody is preempted
-    3. share     what is left of the token budget goes to prefill chunks, of running and of newly started sequences,
-                 tenant by tenant in the order of fairness.py
+    3. share     as many tokens as the decodes' targets allow (chunks.py) go to prefill chunks, of running and of newly
+                 started sequences, tenant by tenant in the order of fairness.py
     4. build     decodes first, then chunks; block table cells to write
 """
 
 import heapq
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 from engine.memory.accounts import Account
 from engine.memory.manager import KVMemory, Shortage
 from engine.policy import PolicyUpdate
 from engine.request import FinishReason, GenerationRequest, SequenceId
 from engine.scheduler.admission import Admission, Verdict, evict
+from engine.scheduler.chunks import ChunkBudget
 from engine.scheduler.commit import Commit
 from engine.scheduler.fairness import effective_rank, first_waiting
 from engine.scheduler.intake import HOLD_SECONDS, Intake
@@ -25,6 +26,8 @@ from engine.scheduler.pressure import newest, pool_victim
 from engine.scheduler.roster import Roster
 from engine.scheduler.sequence import SequenceState
 from engine.scheduler.sizing import Limits
+from engine.scheduler.step_time import StepWork, chunk_pairs
+from engine.scheduler.targets import EVERY_STEPS, INTER_TOKEN_SECONDS, MIN_CHUNK_TOKENS
 from engine.scheduler.tenant import Tenant
 from engine.step import SequenceStep, StepPlan, StepResult
 
@@ -52,6 +55,7 @@ class Scheduler:
         self._intake = Intake(self.roster, limits, eos_token_ids)
         rows = min(memory.shape.max_rows, max_batched_tokens)
         self._admission = Admission(self.roster, limits, self._intake.shared, rows)
+        self._chunks = ChunkBudget(minimum=min(MIN_CHUNK_TOKENS, max_batched_tokens), maximum=max_batched_tokens)
         self._attempt = 0  # at a plan: what one attempt preempts does not come back in the same one
         self._planned: list[SequenceState] = []  # of the last plan, in its order
         self._num_decodes = 0  # the first of them
@@ -108,11 +112,11 @@ class Scheduler:
         if self._intake.changed:
             self._enforce(number, now)
         if self._intake.shared.changed:
-            self._enforce_groups(number, now)
+            self._enforce_groups(now)
         if not self.roster.running and not self.roster.waiting:
             return None
         decodes, prefills = self._secure(number, now)
-        chunks = self._share(self._budget - len(decodes), prefills, now)
+        chunks = self._share(self._chunk_tokens(decodes, prefills), prefills, now)
         parts = self._build(decodes, chunks)
         if not parts:
             return None
@@ -123,6 +127,8 @@ class Scheduler:
     def commit(self, plan: StepPlan, result: StepResult) -> list[RequestOutput]:
         """Take the step's tokens in: seal full blocks, end what is finished, report all news since the last commit."""
         planned, self._planned = self._planned, []
+        if self._num_decodes < len(planned) or self.step % EVERY_STEPS == 0:
+            self._chunks.observe(_work(plan.sequences, self._num_decodes), result.seconds)
         return self._commit.take(planned, plan.sequences, result, num_decodes=self._num_decodes, now=self._clock())
 
     # ------------------------------------------------------------ parts of a plan
@@ -149,7 +155,7 @@ class Scheduler:
                 self.memory.trim(account)
         self._intake.changed.clear()
 
-    def _enforce_groups(self, number: int, now: float) -> None:
+    def _enforce_groups(self, now: float) -> None:
         """Bring share groups under their limits: their newest users go on with blocks of their own."""
         for account in self._intake.shared.settle():
             self.memory.trim(account)
@@ -157,7 +163,7 @@ class Scheduler:
                 users = (one for one in self.roster.running if one.table is not None and one.table.num_head)
                 victim = newest((one for one in users if _uses(one, account)), protected=True)
                 assert victim is not None, "what is above the ceiling is in use"
-                self.roster.preempt(victim, number, now)
+                self.roster.preempt(victim, -1, now)  # it may come back in this very plan, on blocks of its own
                 self.memory.trim(account)
             self._intake.shared.forget_if_removed(account)
 
@@ -212,6 +218,16 @@ class Scheduler:
         if victim is None and account.blocks < account.soft:
             victim = pool_victim(busy, protected=True)
         return victim or newest(own) or sequence
+
+    def _chunk_tokens(self, decodes: list[SequenceState], prefills: Prefills) -> int:
+        """Return the tokens that prefills may have in this step, so that no decode waits longer than its class may."""
+        budget = self._budget - len(decodes)
+        if not decodes or not (prefills or self.roster.waiting):
+            return budget
+        target = INTER_TOKEN_SECONDS[min(sequence.rank for sequence in decodes)]
+        context = sum(sequence.computed for sequence in decodes) + len(decodes)
+        start = max((one.computed for some in prefills.values() for one in some), default=0)
+        return min(budget, self._chunks.tokens(len(decodes), context, target, start))
 
     def _share(self, budget: int, prefills: Prefills, now: float) -> dict[SequenceState, int]:
         """Share the budget out in prefill chunks: best class first, then the tenant that has had least service."""
@@ -302,6 +318,17 @@ class Scheduler:
                 )
             )
         return tuple(parts)
+
+
+def _work(parts: Sequence[SequenceStep], num_decodes: int) -> StepWork:
+    """Return what a step computes, for the model of how long steps take."""
+    chunks = parts[num_decodes:]
+    return StepWork(
+        num_decodes=num_decodes,
+        context_tokens=sum(part.start for part in parts[:num_decodes]) + num_decodes,
+        prefill_tokens=sum(len(part.token_ids) for part in chunks),
+        prefill_pairs=sum(chunk_pairs(part.start, len(part.token_ids)) for part in chunks),
+    )
 
 
 def _uses(sequence: SequenceState, account: Account) -> bool:

@@ -66,7 +66,7 @@ def growth_ahead(sequences: Iterable[SequenceState], block_size: int) -> int:
 def expected_blocks(sequence: SequenceState, block_size: int) -> int:
     """Return the blocks that a sequence is expected to hold at its end, by its tenant's outputs so far."""
     length = len(sequence.tokens) + 1
-    expected = sequence.num_prompt + int(sequence.tenant.expected_output)
+    expected = sequence.num_prompt + sequence.tenant.lengths.predict(sequence.generated)
     most = sequence.num_prompt + sequence.max_tokens
     return -(-min(most, max(length, expected)) // block_size)
 

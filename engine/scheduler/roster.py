@@ -119,8 +119,8 @@ class Roster:
         self, sequence: SequenceState, reason: FinishReason, now: float, *, token: int | None = None, message: str = ""
     ) -> None:
         """End a request that was taken, whatever its state, and report it with its last token."""
-        if token is not None and reason in (FinishReason.STOP, FinishReason.LENGTH):
-            sequence.tenant.learn(sequence.generated)
+        if sequence.generated:
+            sequence.tenant.lengths.observe(sequence.generated, complete=reason is FinishReason.STOP)
         self._end(sequence, now)
         if not sequence.admitted:  # nor have its other outputs begun
             for index in range(1, sequence.request.n):

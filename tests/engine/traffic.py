@@ -113,14 +113,19 @@ class Traffic:
         for _ in range(20_000):
             if not self._step(0.01):
                 break
-        assert set(world.finished) | set(world.refused) >= set(world.requests), "a request has not ended"
-        for sequence, request in world.requests.items():
-            if sequence not in world.refused:
-                assert all((sequence, index) in world.finished for index in range(1, request.n))
-        for output, reason in world.finished.items():
-            world.assert_exact(output)
-            _check_end(world, output, reason)
-        world.assert_empty()
+        check_all_ended(world)
+
+
+def check_all_ended(world: World) -> None:
+    """Every request has ended or was refused, all of its outputs, exact; nothing is left."""
+    assert set(world.finished) | set(world.refused) >= set(world.requests), "a request has not ended"
+    for sequence, request in world.requests.items():
+        if sequence not in world.refused:
+            assert all((sequence, index) in world.finished for index in range(1, request.n))
+    for output, reason in world.finished.items():
+        world.assert_exact(output)
+        _check_end(world, output, reason)
+    world.assert_empty()
 
 
 def _check_end(world: World, output: object, reason: FinishReason) -> None:

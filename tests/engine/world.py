@@ -17,6 +17,7 @@ from engine.request import (
 )
 from engine.scheduler.outputs import Refusal, RequestOutput
 from engine.scheduler.plan import Scheduler
+from engine.scheduler.predict import OutputLengths
 from engine.scheduler.roster import fork_key
 from engine.scheduler.sizing import Limits
 from engine.step import CacheShape, SequenceStep, StepPlan
@@ -26,6 +27,14 @@ Output = SequenceId | tuple[SequenceId, int]  # the first output of a request go
 
 BLOCK_BYTES = 100
 VOCAB_SIZE = 1000
+
+
+class ShortOutputs(OutputLengths):
+    """Predicts that every output ends with its next token: more is admitted than will fit."""
+
+    def predict(self, generated: int = 0) -> int:
+        """Return the least that can be."""
+        return generated + 1
 
 
 class World:
@@ -41,6 +50,7 @@ class World:
         max_context: int = 256,
         eos: Sequence[int] = (),
         audit: bool = True,
+        token_seconds: float = 0.0,
     ) -> None:
         columns = -(-max_context // block_size)
         self.shape = CacheShape(
@@ -74,6 +84,7 @@ class World:
         self._policies: dict[str, TenantPolicy] = {}
         self._version = 0
         self._audit = audit
+        self._token_seconds = token_seconds  # of each token in a step, beside the step's own time
 
     def policy(self, tenant: str, *, blocks: int = 64, soft: int = 0, **changes: object) -> None:
         """Set a tenant's policy; `blocks` and `soft` are its hard and soft limit in blocks."""
@@ -168,7 +179,7 @@ class World:
         else:
             self._check_writes(plan)
             result = self.runner.launch(plan).wait()
-            self.now += seconds
+            self.now += seconds + plan.num_tokens * self._token_seconds
             outputs = self.scheduler.commit(plan, result)
         for output in outputs:
             self._take(output)
