@@ -27,8 +27,7 @@ class SequenceStep(NamedTuple):
     random_key: int = 0  # the sequence's random stream; the request's seed, or one drawn at submit
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TableWrite:
+class TableWrite(NamedTuple):
     """Cells `table[row, column : column + len(blocks)] = blocks`, written before the step runs."""
 
     row: int

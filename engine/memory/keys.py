@@ -32,11 +32,12 @@ class SharedHead(NamedTuple):
 class BlockHasher:
     """Makes the keys of one model's blocks in one KV format."""
 
-    __slots__ = ("_fields", "block_size")
+    __slots__ = ("_fields", "_row", "block_size")
 
     def __init__(self, *, model: bytes, kv_format: str, block_size: int) -> None:
         self.block_size = block_size
         self._fields = (model, kv_format.encode())
+        self._row = struct.Struct(f"<I{block_size}i")  # a frame and a block's tokens
 
     def root(self, namespace: bytes, parent: bytes = b"") -> BlockKey:
         """Return what the first block of a namespace has in place of a parent's key."""
@@ -45,16 +46,16 @@ class BlockHasher:
 
     def extend(self, keys: list[BlockKey], parent: BlockKey, token_ids: Sequence[int]) -> None:
         """Append the keys of consecutive full blocks; `token_ids` is a multiple of the block size."""
-        width = 4 * (1 + self.block_size)
-        if len(token_ids) == self.block_size:  # one block filled by a decode: no array for it
-            rows = struct.pack(f"<I{self.block_size}i", width - 4, *token_ids)
-        else:
-            framed = np.empty((len(token_ids) // self.block_size, 1 + self.block_size), dtype="<i4")
-            framed[:, 0] = width - 4
-            # struct turns a list into int32 twice as fast as numpy does.
-            packed = struct.pack(f"<{len(token_ids)}i", *token_ids)
-            framed[:, 1:] = np.frombuffer(packed, dtype="<i4").reshape(-1, self.block_size)
-            rows = framed.tobytes()
+        if len(token_ids) == self.block_size:  # one block filled by a decode: the common case
+            row = self._row.pack(4 * self.block_size, *token_ids)
+            keys.append(_sha256(_FRAME_KEY + parent + row).digest())  # type: ignore[arg-type]  # a BlockKey is bytes
+            return
+        framed = np.empty((len(token_ids) // self.block_size, 1 + self.block_size), dtype="<i4")
+        framed[:, 0] = 4 * self.block_size
+        # struct turns a list into int32 twice as fast as numpy does.
+        packed = struct.pack(f"<{len(token_ids)}i", *token_ids)
+        framed[:, 1:] = np.frombuffer(packed, dtype="<i4").reshape(-1, self.block_size)
+        rows, width = framed.tobytes(), self._row.size
         made: list[bytes] = []
         key: bytes = parent
         for start in range(0, len(rows), width):
@@ -66,20 +67,16 @@ class BlockHasher:
 class KeyChain:
     """The keys of one sequence's blocks, computed as far as they were needed and kept while it lives."""
 
-    __slots__ = ("_hasher", "_namespace", "_roots", "head", "keys")
+    __slots__ = ("_hasher", "_namespace", "_roots", "head", "keys", "num_head")
 
     def __init__(self, hasher: BlockHasher, namespace: bytes, head: SharedHead | None = None) -> None:
         self._hasher = hasher
         self._namespace = namespace
         self.head = head
+        self.num_head = head.num_blocks if head is not None else 0  # leading blocks that belong to a share group
         self.keys: list[BlockKey] = []
         first = hasher.root(head.namespace if head is not None else namespace)
         self._roots: dict[int, BlockKey] = {0: first}  # by index of the first block under each
-
-    @property
-    def num_head(self) -> int:
-        """Leading blocks that belong to a share group."""
-        return self.head.num_blocks if self.head is not None else 0
 
     def fork(self, num_blocks: int) -> "KeyChain":
         """Return a chain of its own for a sequence that shares the first `num_blocks` blocks."""
@@ -89,12 +86,12 @@ class KeyChain:
 
     def extend(self, token_ids: Sequence[int], num_blocks: int) -> None:
         """Have the keys of the first `num_blocks` blocks; `token_ids` is the whole sequence."""
-        while (start := len(self.keys)) < num_blocks:
-            end = self.num_head if start < self.num_head < num_blocks else num_blocks
-            root = self.root(start)
-            parent = root if root is not None else self.keys[start - 1]
-            size = self._hasher.block_size
-            self._hasher.extend(self.keys, parent, token_ids[start * size : end * size])
+        keys, num_head, size = self.keys, self.num_head, self._hasher.block_size
+        while (start := len(keys)) < num_blocks:
+            end = num_head if start < num_head < num_blocks else num_blocks
+            parent = keys[start - 1] if start not in (0, num_head) else self.root(start)
+            assert parent is not None, "the first block and the one after the head hang from a root"
+            self._hasher.extend(keys, parent, token_ids[start * size : end * size])
 
     def root(self, index: int) -> BlockKey | None:
         """Return the root that block `index` hangs from, or None when it continues the block before it.

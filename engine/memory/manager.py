@@ -230,6 +230,8 @@ class KVMemory:
         count = -(-num_tokens // self.shape.block_size) - held
         if count <= 0:
             return None
+        if count == 1 and held >= table.num_head and self._grow_by_one(table, now):
+            return None
         num_head = min(count, max(0, table.num_head - held))
         shortage = self._find(table, count, num_head=num_head, last_resort=last_resort)
         if shortage is not None:
@@ -243,6 +245,23 @@ class KVMemory:
         self._append(table, blocks)
         self._poison += blocks
         return None
+
+    def _grow_by_one(self, table: BlockTable, now: float) -> bool:
+        """Grow where nothing is short and nothing was promised: 16 decodes in a step of 256 come this way."""
+        account, pool = table.account, self.pool
+        if table.reserved or account.blocks + account.reserved >= account.hard or pool.num_free <= self.reserved:
+            return False
+        table.block_seconds += len(table.blocks) * (now - table.since)
+        table.since = now
+        block = pool.allocate_one()
+        account.blocks = blocks = account.blocks + 1
+        if blocks > account.peak:
+            account.peak = blocks
+        self._writes.append(TableWrite(table.row, len(table.blocks), (block,)))
+        table.blocks.append(block)
+        table.capacity += self.shape.block_size
+        self._poison.append(block)
+        return True
 
     def write_at(self, table: BlockTable, position: int, now: float) -> Shortage | None:
         """Make the block that holds `position` the table's own: the first write to a shared block copies it."""
@@ -296,19 +315,17 @@ class KVMemory:
             block = table.blocks[index]
             if chain is None:
                 self.pool.seal(block)
-                continue
-            key = chain.keys[index]
-            known = self.tree.get(key)
-            if known is None:
+            elif (known := self.tree.get(chain.keys[index])) is not None:
+                self._replace(table, index, known)
+            else:
                 self.pool.seal(block)
-                root = chain.root(index)
-                place = Place(None, root) if root is not None else Place(table.blocks[index - 1], None)
+                key, root = chain.keys[index], chain.root(index)
+                place = Place(table.blocks[index - 1], None) if root is None else Place(None, root)
                 account, tokens = table.account_at(index).index, token_ids[index * size : (index + 1) * size]
                 self.tree.insert(key, block, place, token_ids=tokens, account=account)
                 self.tree.start_with(block, self.reclaim.of(account).order.stored(key, now), now)
-            else:
-                self._replace(table, index, known)
-        table.num_sealed = max(table.num_sealed, full)
+        if full > table.num_sealed:
+            table.num_sealed = full
 
     def free(self, table: BlockTable, now: float) -> None:
         """Give back the row, all promises, and all blocks: what the tree knows of them stays cached."""

@@ -39,17 +39,22 @@ class BlockPool:
         free, states, users = self._free, self._states, self._users
         if count > len(free):
             return None
-        if count == 1:  # a decode that crosses a block boundary: the common case
-            blocks = [BlockId(free.pop())]
-        else:
-            start = len(free) - count
-            blocks = free[start:].tolist()  # type: ignore[assignment]  # ints are block ids here
-            del free[start:]
+        start = len(free) - count
+        blocks: list[BlockId] = free[start:].tolist()  # type: ignore[assignment]  # ints are block ids here
+        del free[start:]
         for block in blocks:
             states[block] = OPEN
             users[block] = 1
         self.num_open += count
         return blocks
+
+    def allocate_one(self) -> BlockId:
+        """Take one free block, now open with one user. There must be one: a decode that crosses a boundary asks."""
+        block = BlockId(self._free.pop())
+        self._states[block] = OPEN
+        self._users[block] = 1
+        self.num_open += 1
+        return block
 
     def seal(self, block: BlockId) -> None:
         """Mark an open block as full: nobody writes to it any more."""

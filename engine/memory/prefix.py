@@ -5,6 +5,7 @@ continue it, in a linked list, newest first; the first block of a namespace hang
 tree as long as the node is, and never leaves before it.
 """
 
+import struct
 from array import array
 from collections.abc import Iterator, Sequence
 from itertools import islice
@@ -47,6 +48,8 @@ class PrefixTree:
         self._account = array("i", zeros)
         self._last_use = array("d", bytes(8 * num_blocks))
         self._tokens = np.zeros((num_blocks, block_size), dtype=np.int32)  # committed by the system as it is written
+        self._token_bytes = self._tokens.data.cast("B")
+        self._row = struct.Struct(f"{block_size}i")
 
     def __len__(self) -> int:
         return len(self._blocks)
@@ -93,7 +96,7 @@ class PrefixTree:
             raise InvariantError(f"block {block} joins below block {parent}, which is not in the tree")
         self._blocks[key] = block
         self._keys[block] = key
-        self._tokens[block] = token_ids
+        self._row.pack_into(self._token_bytes, block * self._row.size, *token_ids)
         self._account[block] = account
         self._hits[block] = self._children[block] = 0
         self._first[block] = self._previous[block] = _NONE
