@@ -57,9 +57,13 @@ class Commit:
             sequence.computed = computed = sequence.computed + 1
             if not computed % block_size:
                 memory.seal(table, computed, sequence.tokens, now)
-            if self._append(sequence, token, now):
-                continue
-            if sequence.announced:
+            tokens, tenant = sequence.tokens, sequence.tenant  # what `_append` does, without the call
+            tokens.append(token)
+            tenant.counter += tenant.output_cost
+            tenant.output_tokens += 1
+            if token in sequence.stop_ids or len(tokens) - sequence.num_prompt >= sequence.max_tokens:
+                self._finish(sequence, token, now)
+            elif sequence.announced:
                 held = sequence.kv_block_seconds + table.block_seconds + len(table.blocks) * (now - table.since)
                 news = (sequence.handle, (token,), held * block_bytes, sequence.num_preemptions, sequence.index)
                 outputs.append(_new(RequestOutput, news + _NO_MORE_NEWS))  # a call of RequestOutput takes twice as long
@@ -96,13 +100,14 @@ class Commit:
         tokens.append(token)
         tenant.counter += tenant.output_cost
         tenant.output_tokens += 1
-        if token in sequence.stop_ids:
-            self._roster.finish(sequence, FinishReason.STOP, now, token=token)
-        elif len(tokens) - sequence.num_prompt >= sequence.max_tokens:
-            self._roster.finish(sequence, FinishReason.LENGTH, now, token=token)
-        else:
-            return False
-        return True
+        if token in sequence.stop_ids or len(tokens) - sequence.num_prompt >= sequence.max_tokens:
+            self._finish(sequence, token, now)
+            return True
+        return False
+
+    def _finish(self, sequence: SequenceState, token: int, now: float) -> None:
+        reason = FinishReason.STOP if token in sequence.stop_ids else FinishReason.LENGTH
+        self._roster.finish(sequence, reason, now, token=token)
 
     def _announcement(self, sequence: SequenceState, token_ids: tuple[int, ...], now: float) -> RequestOutput:
         """Report tokens and, the first time, that the request runs and how many tokens it may generate."""
