@@ -117,11 +117,14 @@ class Admission:
         num_preempted = self._roster.num_preemptions
         if not self._find_row(sequence, offer, now):
             return Verdict.BLOCKED
-        if num_preempted != self._roster.num_preemptions:
+        if num_preempted != self._roster.num_preemptions:  # what was in use may be idle now
             offer = self._offer(sequence, account)
+        num_preempted = self._roster.num_preemptions
         if not self._find_blocks(sequence, offer, now):
             return Verdict.BLOCKED
-        self._start(sequence, self._offer(sequence, account), now)
+        if num_preempted != self._roster.num_preemptions:
+            offer = self._offer(sequence, account)
+        self._start(sequence, offer, now)
         return Verdict.STARTED
 
     def _resize(self, sequence: SequenceState) -> Refusal | None:
