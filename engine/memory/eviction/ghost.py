@@ -9,12 +9,8 @@ import heapq
 from engine.memory.eviction.base import BlockKey, CachedNode, EvictionPolicy
 from engine.memory.eviction.history import KeyHistory
 
-SAMPLE_ALL = 256
-
-
-def is_sampled(key: BlockKey, sample: int) -> bool:
-    """Say whether the key is among `sample` of 256. By its ninth byte: the first eight index the history."""
-    return key[8] < sample
+SAMPLE_ALL = 256  # a sample of s holds the keys with a SAMPLE_BYTE below s
+SAMPLE_BYTE = 8  # the eight before it index the history
 
 
 class GhostCache:
@@ -65,7 +61,7 @@ class GhostCache:
 
     def keep(self, sample: int) -> None:
         """Drop every key that a smaller sample leaves out."""
-        self._entries = {key: entry for key, entry in self._entries.items() if is_sampled(key, sample)}
+        self._entries = {key: entry for key, entry in self._entries.items() if key[SAMPLE_BYTE] < sample}
 
     def _use(self, key: BlockKey, depth: int, hits: int, now: float) -> None:
         value = self._policy.key(CachedNode(-1, now, hits, 0, 0, depth, 0))  # in the order of its fields, for speed

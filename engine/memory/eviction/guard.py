@@ -11,7 +11,7 @@ loses its place when LRU hit more in a window by over 0.2 % of the look-ups, and
 from collections.abc import Sequence
 
 from engine.memory.eviction.base import BlockKey, CachedNode, EvictionPolicy
-from engine.memory.eviction.ghost import SAMPLE_ALL, GhostCache, is_sampled
+from engine.memory.eviction.ghost import SAMPLE_ALL, SAMPLE_BYTE, GhostCache
 from engine.memory.eviction.history import KeyHistory
 from engine.memory.eviction.lru import LeastRecentlyUsed
 
@@ -66,11 +66,11 @@ class GuardedOrder:
     def looked_up(self, keys: Sequence[BlockKey], num_found: int, now: float) -> None:
         """Let both ghosts look the keys up. What the real cache found does not matter."""
         del num_found
-        if self._capacity() > _MOST_KEYS:
+        if self._capacity() > _MOST_KEYS and self._sample > 1:
             self._thin_out()
         sample = self._sample
         # Deepest first, so that of one prompt's blocks the deepest is the first to go.
-        seen = [(depth, key) for depth, key in enumerate(keys) if key[8] < sample]  # is_sampled, without the call
+        seen = [(depth, key) for depth, key in enumerate(keys) if key[SAMPLE_BYTE] < sample]
         for number, ghost in enumerate(self._ghosts):
             self._hits[number] += sum([ghost.look_up(key, depth, now) for depth, key in reversed(seen)])
             ghost.shrink(self._capacity())
@@ -81,21 +81,25 @@ class GuardedOrder:
     def stored(self, key: BlockKey, now: float) -> int:
         """Count a block in; return its hits of earlier stays, its return among them."""
         self._num_blocks += 1
-        self._history.fit(self._num_blocks)
-        if is_sampled(key, self._sample):
-            capacity = self._capacity()
-            if capacity > _MOST_KEYS:
-                self._thin_out()
-            for ghost in self._ghosts:
-                ghost.store(key, now)
-                if len(ghost) > 2 * capacity:  # `looked_up` shrinks them; long answers may come between two
-                    ghost.shrink(capacity)
+        if key[SAMPLE_BYTE] < self._sample:
+            self._feed(key, now)
         return self._history.recall(key)
 
     def evicted(self, key: BlockKey, hits: int) -> None:
         """Count a block out and remember its hits."""
+        self._history.fit(self._num_blocks)
         self._num_blocks -= 1
         self._history.note(key, hits)
+
+    def _feed(self, key: BlockKey, now: float) -> None:
+        """Give the ghosts a block that nobody asked for: part of an answer."""
+        capacity = self._capacity()
+        if capacity > _MOST_KEYS and self._sample > 1:
+            self._thin_out()
+        for ghost in self._ghosts:
+            ghost.store(key, now)
+            if len(ghost) > 2 * capacity:  # `looked_up` shrinks them; long answers may come between two
+                ghost.shrink(capacity)
 
     def _capacity(self) -> int:
         """Return the keys that each ghost may hold."""

@@ -4,7 +4,7 @@ from random import Random
 
 import pytest
 
-from engine.memory.eviction.base import EvictionPolicy
+from engine.memory.eviction.base import BlockKey, EvictionPolicy
 from engine.memory.eviction.guard import GuardedOrder
 from engine.memory.eviction.lru import LeastRecentlyUsed
 from engine.memory.eviction.reuse import ReuseWeighted
@@ -98,3 +98,15 @@ def test_ghosts_stay_bounded_without_look_ups() -> None:
         if number >= 100:
             guarded.evicted(block_key(number - 100), 0)
         assert guarded.num_ghosts <= 2 * (2 * 101 + 1)
+
+
+def test_a_huge_cache_is_judged_too() -> None:
+    """With more blocks than the smallest sample can thin out, windows still end, and a bad policy is found out."""
+    guarded, random = GuardedOrder(Newest()), Random()
+    keys = [block_key(number) for number in range(160_000)]
+    for key in keys:
+        guarded.stored(key, 0.0)
+    hot = [BlockKey(key[:8] + bytes(1) + key[9:]) for key in keys[:50]]  # new ones, in the smallest sample
+    for number in range(500):
+        guarded.looked_up(random.sample(hot, 5), 0, float(number))
+    assert guarded.in_force == "lru"
