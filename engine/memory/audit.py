@@ -32,8 +32,8 @@ def audit(memory: "KVMemory") -> None:
     rows = [*memory.rows, *(table.row for table in memory.tables.values())]
     if sorted(rows) != list(range(memory.shape.max_rows)):
         raise InvariantError("a row is lost or held twice")
-    if memory.reserved > memory.pool.num_free:
-        raise InvariantError(f"{memory.reserved} blocks are promised, {memory.pool.num_free} are free")
+    if memory.supply.reserved > memory.pool.num_free:
+        raise InvariantError(f"{memory.supply.reserved} blocks are promised, {memory.pool.num_free} are free")
 
 
 def _table(memory: "KVMemory", table: BlockTable, users: Counter[BlockId], owner: dict[BlockId, int]) -> None:
@@ -88,7 +88,7 @@ def _tree(memory: "KVMemory", owner: dict[BlockId, int]) -> Counter[int]:
     if cached.total() != memory.pool.num_cached:
         raise InvariantError(f"{memory.pool.num_cached} blocks are cached, and {cached.total()} of them in the tree")
     for account_index, blocks in leaves.items():
-        if memory.reclaim.of(account_index).blocks() != blocks:
+        if memory.supply.reclaim.of(account_index).blocks() != blocks:
             raise InvariantError(f"account {account_index} cannot give up all of its cached leaves")
     return cached
 
@@ -107,8 +107,8 @@ def _accounts(memory: "KVMemory", blocks: Counter[int], cached: Counter[int]) ->
         _account(account, (blocks.pop(index, 0), cached.pop(index, 0), reserved.pop(index, 0)))
     if blocks.total() or cached.total() or reserved.total():
         raise InvariantError(f"blocks without an account: {blocks}")
-    if memory.reserved != sum(account.reserved for account in memory.accounts):
-        raise InvariantError(f"{memory.reserved} blocks are promised, the accounts say otherwise")
+    if memory.supply.reserved != sum(account.reserved for account in memory.accounts):
+        raise InvariantError(f"{memory.supply.reserved} blocks are promised, the accounts say otherwise")
 
 
 def _account(account: Account, found: tuple[int, int, int]) -> None:

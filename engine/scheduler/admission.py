@@ -13,13 +13,13 @@ needs is kept from the borrowers after it, or small requests could fill every ga
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from enum import Enum
 
 from engine.memory.accounts import Account
-from engine.memory.manager import NO_MATCH, KVMemory, Match
+from engine.memory.manager import KVMemory
 from engine.request import RefusalCode
 from engine.scheduler.fairness import AGEING_SECONDS
+from engine.scheduler.offer import Offer, Offers, waits_for_leader
 from engine.scheduler.outputs import Refusal
 from engine.scheduler.pressure import (
     expected_blocks,
@@ -30,7 +30,7 @@ from engine.scheduler.pressure import (
     pool_victim,
 )
 from engine.scheduler.roster import Roster
-from engine.scheduler.sequence import SequenceState, State
+from engine.scheduler.sequence import SequenceState
 from engine.scheduler.sharing import SharedPrefixes
 from engine.scheduler.sizing import Limits, size
 from engine.scheduler.tenant import Tenant
@@ -46,28 +46,6 @@ class Verdict(Enum):
     PARKED = "parked"  # it cannot fit as limits are; its tenant's next one may
 
 
-@dataclass(slots=True)
-class Offer:
-    """What a sequence would start with, and the blocks that it needs beside that."""
-
-    account: Account
-    whole: int  # blocks in all that must be there or found: for its tokens, or for all it may ever need
-    match: Match
-    parent: SequenceState | None = None  # it forks from this one
-    num_shared: int = 0  # of `whole`, those that it shares
-    num_own: int = 0  # of `whole`, those to find on its own account
-
-    @property
-    def num_new(self) -> int:
-        """Blocks to find, its share group's too."""
-        return self.whole - self.num_shared
-
-    @property
-    def used(self) -> int:
-        """Blocks of the account that would be in use."""
-        return self.account.used + self.match.idle + self.num_own
-
-
 class Admission:
     """Starts waiting sequences. Remembers nothing from one plan to the next."""
 
@@ -75,7 +53,7 @@ class Admission:
         self._roster = roster
         self._memory: KVMemory = roster.memory
         self._limits = limits
-        self._shared = shared
+        self._offers = Offers(roster, shared)
         self._max_running = max_running
         self._claimed = 0  # blocks that a long waiting sequence has claimed in this plan
         self._plan_number = 0
@@ -107,9 +85,9 @@ class Admission:
         assert policy is not None and account is not None, "a tenant without policy has nothing in line"
         if len(tenant.running) >= policy.max_running or sequence.preempted_in == self._plan_number:
             return Verdict.BLOCKED
-        if _waits_for_leader(sequence):
+        if waits_for_leader(sequence):
             return Verdict.BLOCKED
-        offer = self._offer(sequence, account)
+        offer = self._offers.make(sequence, account)
         if self._roster.prefills.must_wait(sequence, offer.match, self._plan_number, now):
             return Verdict.BLOCKED
         if offer.used + account.reserved + self._ahead(sequence, tenant.running) > account.hard:
@@ -118,12 +96,12 @@ class Admission:
         if not self._find_row(sequence, offer, now):
             return Verdict.BLOCKED
         if num_preempted != self._roster.num_preemptions:  # what was in use may be idle now
-            offer = self._offer(sequence, account)
+            offer = self._offers.make(sequence, account)
         num_preempted = self._roster.num_preemptions
         if not self._find_blocks(sequence, offer, now):
             return Verdict.BLOCKED
         if num_preempted != self._roster.num_preemptions:
-            offer = self._offer(sequence, account)
+            offer = self._offers.make(sequence, account)
         self._start(sequence, offer, now)
         return Verdict.STARTED
 
@@ -147,50 +125,6 @@ class Admission:
             )
             return Refusal(RefusalCode.KV_LIMIT, message)
         return None
-
-    def _offer(self, sequence: SequenceState, account: Account) -> Offer:
-        """Look up what a sequence can share."""
-        needed = self._memory.blocks_for(len(sequence.tokens))
-        whole = needed
-        if is_protected(sequence):
-            most = self._memory.blocks_for(sequence.num_prompt + sequence.max_tokens)
-            whole = max(needed, min(most, account.hard))
-        parent = _parent(sequence)
-        if parent is not None:  # all but the block of the last prompt token: that one is copied, or its own
-            num_shared = self._memory.blocks_for(sequence.num_prompt) - 1
-            own = whole - max(num_shared, 0 if parent.table is None else parent.table.num_head)
-            return Offer(account, whole, NO_MATCH, parent, num_shared, own)
-        match = self._match(sequence, account)
-        num_head = sequence.chain.num_head if sequence.chain is not None else 0
-        num_shared = len(match.blocks)
-        offer = Offer(account, whole, match, None, num_shared, whole - max(num_shared, min(num_head, needed)))
-        if match.part is not None and sequence.chain is not None:
-            alone = not self._roster.running
-            short = offer.num_new > self._memory.available(account, match, last_resort=self._is_misfit(offer) and alone)
-            if short or offer.used + account.reserved > account.hard:
-                offer.match = self._memory.without_part(match, sequence.chain)
-        return offer
-
-    def _match(self, sequence: SequenceState, account: Account) -> Match:
-        """Look the sequence up under its share group's namespace, or under its own where the group has no room."""
-        stamp = (sequence.tenant.policy_stamp, self._shared.stamp)
-        if sequence.chain_stamp != stamp:
-            head = self._shared.head(sequence)
-            sequence.chain = self._memory.chain(account, sequence.request.namespace, head)
-            sequence.chain_stamp = stamp
-        chain = sequence.chain
-        if chain is None:
-            return NO_MATCH
-        match = self._memory.match(chain, account, sequence.tokens)
-        if chain.head is not None:
-            group = self._memory.accounts.at(chain.head.account)
-            needed = min(chain.num_head, self._memory.blocks_for(len(sequence.tokens)))
-            missing = max(0, needed - len(match.blocks))
-            if group.used + match.idle_head + missing > group.hard:
-                chain = sequence.chain = self._memory.chain(account, sequence.request.namespace)
-                sequence.chain_stamp = (-1, -1)  # the group may have room when it is tried again
-                return NO_MATCH if chain is None else self._memory.match(chain, account, sequence.tokens)
-        return match
 
     def _ahead(self, sequence: SequenceState, running: Iterable[SequenceState]) -> int:
         """Return the growth to expect of `running` and of this sequence; nothing when it would run alone."""
@@ -225,19 +159,17 @@ class Admission:
         if offer.used <= account.soft and self._evict_for(sequence, offer, now):
             return True
         if not self._roster.running:  # nobody to be careful of: what fits must start, or all would wait for ever
-            return offer.num_new <= self._memory.available(account, offer.match, last_resort=self._is_misfit(offer))
+            return offer.num_new <= self._memory.available(
+                account, offer.match, last_resort=self._offers.is_misfit(offer)
+            )
         wanted = self._wanted(sequence, offer) - offer.num_shared
-        last_resort = is_protected(sequence) and self._is_misfit(offer)
+        last_resort = is_protected(sequence) and self._offers.is_misfit(offer)
         if wanted <= self._memory.available(account, offer.match, last_resort=last_resort) - self._claimed:
             return True
         waits_long = sequence.admitted or now - sequence.request.arrived_at > AGEING_SECONDS
         if waits_long and not self._claimed:
             self._claimed = max(0, wanted)
         return False
-
-    def _is_misfit(self, offer: Offer) -> bool:
-        """Say whether a need is in the way of guarantees: it exceeds what they leave of the pool in full use."""
-        return offer.whole > self._limits.num_blocks - self._memory.accounts.guarantees(offer.account)
 
     def _wanted(self, sequence: SequenceState, offer: Offer) -> int:
         """Return the blocks that a borrower should find, with those that it shares.
@@ -248,7 +180,7 @@ class Admission:
         needed = offer.whole
         accounts = self._memory.accounts
         if is_protected(sequence):
-            return needed if self._is_misfit(offer) else needed + accounts.unused_guarantees(offer.account)
+            return needed if self._offers.is_misfit(offer) else needed + accounts.unused_guarantees(offer.account)
         if self._pool_growth is None:
             self._pool_growth = growth_ahead(self._roster.running, self._limits.block_size)
         own = expected_blocks(sequence, self._limits.block_size) - needed
@@ -268,7 +200,7 @@ class Admission:
                         return False
                     evict(self._roster, victim, self._plan_number, now)
                     self._pool_growth = None
-                    fresh = self._offer(sequence, offer.account)  # what was in use may be idle now
+                    fresh = self._offers.make(sequence, offer.account)  # what was in use may be idle now
                     missing = fresh.num_new - self._memory.available(fresh.account, fresh.match)
                 return True
         return False
@@ -285,7 +217,7 @@ class Admission:
     def _start(self, sequence: SequenceState, offer: Offer, now: float) -> None:
         """Start a sequence on what it shares and what was found for the rest."""
         memory = self._memory
-        last_resort = self._is_misfit(offer) and (is_protected(sequence) or not self._roster.running)
+        last_resort = self._offers.is_misfit(offer) and (is_protected(sequence) or not self._roster.running)
         parent = offer.parent
         if parent is not None and parent.table is not None:
             table = memory.fork(sequence.id, parent.table, sequence.num_prompt - 1, now)
@@ -313,19 +245,3 @@ def evict(roster: Roster, sequence: SequenceState, plan_number: int, now: float)
     """Preempt a sequence for want of memory."""
     sequence.evictions += 1
     roster.preempt(sequence, plan_number, now)
-
-
-def _waits_for_leader(sequence: SequenceState) -> bool:
-    """Say whether a sequence is to fork from another output of its request that still computes the prompt."""
-    if sequence.group is None or sequence.generated:
-        return False
-    leader = sequence.group.leader
-    return leader is not sequence and leader.state is State.RUNNING and leader.computed < leader.num_prompt - 1
-
-
-def _parent(sequence: SequenceState) -> SequenceState | None:
-    """Return the sequence to fork from: the one that computed the same prompt, while it runs."""
-    if sequence.group is None or sequence.group.leader is sequence or sequence.generated:
-        return None
-    leader = sequence.group.leader
-    return leader if leader.table is not None and leader.computed >= leader.num_prompt - 1 else None

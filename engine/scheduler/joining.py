@@ -6,7 +6,7 @@ The wait is bounded in plans, so that no slow prefill holds another request up f
 """
 
 from engine.memory.eviction.base import BlockKey
-from engine.memory.manager import Match
+from engine.memory.lookup import Match
 from engine.scheduler.fairness import effective_rank
 from engine.scheduler.sequence import SequenceState, State
 

@@ -12,15 +12,16 @@ import heapq
 import time
 from collections.abc import Callable, Iterable, Sequence
 
-from engine.memory.accounts import Account
-from engine.memory.manager import KVMemory, Shortage
+from engine.memory.manager import KVMemory
+from engine.memory.supply import Shortage
 from engine.policy import PolicyUpdate
 from engine.request import FinishReason, GenerationRequest, SequenceId
 from engine.scheduler.admission import Admission, Verdict, evict
 from engine.scheduler.chunks import ChunkBudget
 from engine.scheduler.commit import Commit
+from engine.scheduler.enforce import enforce, enforce_groups
 from engine.scheduler.fairness import effective_rank, first_waiting
-from engine.scheduler.intake import HOLD_SECONDS, Intake
+from engine.scheduler.intake import Intake
 from engine.scheduler.outputs import RequestOutput
 from engine.scheduler.pressure import newest, pool_victim
 from engine.scheduler.roster import Roster
@@ -112,9 +113,9 @@ class Scheduler:
         self._attempt = number = self._attempt + 1
         self._admission.begin(number)
         if self._intake.changed:
-            self._enforce(number, now)
+            enforce(self.roster, self._intake, number, now)
         if self._intake.shared.changed:
-            self._enforce_groups(now)
+            enforce_groups(self.roster, self._intake.shared, now)
         if not self.roster.running and not self.roster.waiting:
             return None
         decodes, prefills = self._secure(number, now)
@@ -134,50 +135,6 @@ class Scheduler:
         return self._commit.take(planned, plan.sequences, result, num_decodes=self._num_decodes, now=self._clock())
 
     # ------------------------------------------------------------ parts of a plan
-
-    def _enforce(self, number: int, now: float) -> None:
-        """Bring tenants with a new policy under its limits: newest sequences lose their blocks, none is ended."""
-        for tenant in self._intake.changed:
-            policy, account = tenant.policy, tenant.account
-            if policy is None:
-                self._set_aside(tenant, number, now)
-                if account is not None:
-                    self.memory.trim(account)
-                continue
-            assert account is not None, "a policy comes with an account"
-            if account.blocks + account.reserved > account.hard:
-                for sequence in tenant.running:
-                    if sequence.table is not None:
-                        self.memory.unreserve(sequence.table)
-            self.memory.trim(account)
-            while tenant.running and (account.blocks > account.hard or len(tenant.running) > policy.max_running):
-                victim = newest(tenant.running, protected=True)
-                assert victim is not None, "there is a running one"
-                self.roster.preempt(victim, number, now)
-                self.memory.trim(account)
-        self._intake.changed.clear()
-
-    def _enforce_groups(self, now: float) -> None:
-        """Bring share groups under their limits: their newest users go on with blocks of their own."""
-        for account in self._intake.shared.settle():
-            self.memory.trim(account)
-            while account.blocks > account.hard:
-                users = (one for one in self.roster.running if one.table is not None and one.table.num_head)
-                victim = newest((one for one in users if _uses(one, account)), protected=True)
-                assert victim is not None, "what is above the ceiling is in use"
-                self.roster.preempt(victim, -1, now)  # it may come back in this very plan, on blocks of its own
-                self.memory.trim(account)
-            self._intake.shared.forget_if_removed(account)
-
-    def _set_aside(self, tenant: Tenant, number: int, now: float) -> None:
-        """Stop all that a tenant without policy has; each request ends unless a policy comes in time."""
-        for sequence in list(tenant.running):
-            self.roster.preempt(sequence, number, now)
-        for line in tenant.lines:
-            while (head := line.head()) is not None:
-                self.roster.hold(head, now + HOLD_SECONDS)
-        for sequence in list(tenant.parked.values()):
-            self.roster.hold(sequence, now + HOLD_SECONDS)
 
     def _secure(self, number: int, now: float) -> tuple[list[SequenceState], Prefills]:
         """Give each decode a slot for its token, oldest sequences first; return the decodes and unfinished prefills."""
@@ -328,7 +285,3 @@ def _work(parts: Sequence[SequenceStep], num_decodes: int) -> StepWork:
         prefill_tokens=sum(len(part.token_ids) for part in chunks),
         prefill_pairs=sum(chunk_pairs(part.start, len(part.token_ids)) for part in chunks),
     )
-
-
-def _uses(sequence: SequenceState, account: Account) -> bool:
-    return sequence.table is not None and sequence.table.head_account is account

@@ -34,7 +34,7 @@ def main() -> int:
         num_steps += traffic.num_steps
         num_worlds += 1
         num_preemptions += traffic.world.scheduler.roster.num_preemptions
-        num_evicted += traffic.world.scheduler.memory.num_evicted
+        num_evicted += traffic.world.scheduler.memory.supply.num_evicted
         seed += 1
         if options.seed is not None or time.monotonic() > end:
             break

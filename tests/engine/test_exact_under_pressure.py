@@ -153,7 +153,7 @@ def test_shared_blocks_change_no_token(model: Path) -> None:
     cached += run(scheduler, runner, crowded)
     assert cached > 300
     assert scheduler.roster.num_preemptions > 3
-    assert scheduler.memory.num_evicted > 10
+    assert scheduler.memory.supply.num_evicted > 10
     for number in range(8):
         for handle in (number, number + 8):
             assert crowded[handle] == alone[number]

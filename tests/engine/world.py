@@ -226,7 +226,7 @@ class World:
         assert not self.scheduler.roster.sequences
         assert not self.scheduler.roster.groups
         assert memory.pool.num_free + memory.pool.num_cached == self.shape.num_blocks
-        assert memory.reserved == 0
+        assert memory.supply.reserved == 0
         assert memory.num_free_rows == self.shape.max_rows
 
     def _identify(self, part: SequenceStep) -> Identity:

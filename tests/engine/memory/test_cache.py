@@ -5,8 +5,10 @@ import pytest
 from engine.memory.accounts import Account
 from engine.memory.eviction.base import CachedNode
 from engine.memory.keys import KeyChain
-from engine.memory.manager import KVMemory, Match, Shortage
+from engine.memory.lookup import Match
+from engine.memory.manager import KVMemory
 from engine.memory.pool import CACHED, OPEN, SEALED
+from engine.memory.supply import Shortage
 from engine.memory.table import BlockTable
 from engine.request import SequenceId, TenantId
 from engine.step import CacheShape
@@ -40,9 +42,9 @@ class Runner:
     def look_up(self, tokens: list[int], tenant: TenantId = MINNOW) -> tuple[KeyChain, Match]:
         """Return a prompt's chain and match."""
         account = account_of(self.memory, tenant)
-        chain = self.memory.chain(account, tenant.encode())
+        chain = self.memory.lookup.chain(account, tenant.encode())
         assert chain is not None
-        return chain, self.memory.match(chain, account, tokens)
+        return chain, self.memory.lookup.match(chain, tokens)
 
     def start(self, tokens: list[int], tenant: TenantId = MINNOW, now: float = 0.0) -> BlockTable:
         """Open a table with what is known, grow it to hold the prompt."""
@@ -203,9 +205,9 @@ def test_a_lowered_ceiling_trims_the_cache(runner: Runner, memory: KVMemory) -> 
 
 def test_a_namespace_belongs_to_one_account(memory: KVMemory) -> None:
     """A tenant that names another's namespace shares nothing; nor does one that names none."""
-    assert memory.chain(account_of(memory, MINNOW), b"secret") is not None
-    assert memory.chain(account_of(memory, WHALE), b"secret") is None
-    assert memory.chain(account_of(memory, WHALE), b"") is None
+    assert memory.lookup.chain(account_of(memory, MINNOW), b"secret") is not None
+    assert memory.lookup.chain(account_of(memory, WHALE), b"secret") is None
+    assert memory.lookup.chain(account_of(memory, WHALE), b"") is None
 
 
 def test_an_account_is_forgotten_with_its_cache(runner: Runner, memory: KVMemory) -> None:

@@ -242,7 +242,7 @@ def test_a_registered_prefix_is_pinned_by_the_groups_soft_limit() -> None:
     for _ in range(30):
         world.submit("whale", 60, 4)
         world.run()
-    assert world.scheduler.memory.num_evicted > 100
+    assert world.scheduler.memory.supply.num_evicted > 100
     request = world.submit("minnow", PROMPT, 1)
     world.run()
     assert world.cached_tokens[request] >= 24
