@@ -2,6 +2,7 @@
 
 from collections import defaultdict
 from collections.abc import Sequence
+from dataclasses import replace
 
 from engine.memory.manager import KVMemory
 from engine.memory.pool import OPEN
@@ -178,8 +179,9 @@ class World:
             outputs = self.scheduler.take_outputs()
         else:
             self._check_writes(plan)
-            result = self.runner.launch(plan).wait()
-            self.now += seconds + plan.num_tokens * self._token_seconds
+            took = seconds + plan.num_tokens * self._token_seconds
+            result = replace(self.runner.launch(plan).wait(), seconds=took)
+            self.now += took
             outputs = self.scheduler.commit(plan, result)
         for output in outputs:
             self._take(output)
