@@ -39,6 +39,7 @@ class CancelFrame(msgspec.Struct, tag="cancel", frozen=True):
 
     handles: list[int]
     reason: str = "cancelled"
+    index: int = -1  # of requests with several outputs, only this one; -1: all
 
 
 class PolicyTenant(msgspec.Struct, frozen=True, kw_only=True):

@@ -119,10 +119,11 @@ def _message(frame: ipc.ToCore) -> Message:
     match frame:
         case ipc.SubmitFrame():
             return Submit(SequenceId(frame.handle), _request(frame))
-        case ipc.CancelFrame(handles=handles, reason=reason):
+        case ipc.CancelFrame(handles=handles, reason=reason, index=index):
             stopped = reason == FinishReason.STOP
             ended_as = FinishReason.STOP if stopped else FinishReason.CANCELLED
-            return Cancel(tuple(SequenceId(handle) for handle in handles), ended_as)
+            output_index = index if index >= 0 else None
+            return Cancel(tuple(SequenceId(handle) for handle in handles), ended_as, output_index)
         case ipc.PolicyFrame():
             return PolicyUpdate(
                 version=frame.version,

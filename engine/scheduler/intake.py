@@ -57,14 +57,17 @@ class Intake:
             return
         self._settle(self._enter(sequence, request), now)
 
-    def cancel(self, sequences: Iterable[SequenceId], reason: FinishReason, now: float) -> None:
-        """End these requests now, whatever their state; ids that are not known (any more) are ignored."""
+    def cancel(
+        self, sequences: Iterable[SequenceId], reason: FinishReason, now: float, output_index: int | None = None
+    ) -> None:
+        """End these requests now, or one output of each, whatever their state; unknown ids are ignored."""
         for sequence in sequences:
             state, group = self._roster.sequences.get(sequence), self._roster.groups.get(sequence)
             if group is not None:
                 for member in list(group.members):
-                    self._roster.finish(member, reason, now)
-            elif state is not None:
+                    if output_index in (None, member.index):
+                        self._roster.finish(member, reason, now)
+            elif state is not None and output_index in (None, 0):
                 self._roster.finish(state, reason, now)
 
     def apply(self, update: PolicyUpdate, now: float) -> tuple[int, int]:

@@ -80,9 +80,14 @@ class Scheduler:
         """Take a request in; see `Intake.submit`."""
         self._intake.submit(sequence, request, self._clock())
 
-    def cancel(self, sequences: Iterable[SequenceId], reason: FinishReason = FinishReason.CANCELLED) -> None:
-        """End requests at once and free their blocks; unknown ids are ignored."""
-        self._intake.cancel(sequences, reason, self._clock())
+    def cancel(
+        self,
+        sequences: Iterable[SequenceId],
+        reason: FinishReason = FinishReason.CANCELLED,
+        output_index: int | None = None,
+    ) -> None:
+        """End requests at once, or one output of each, and free their blocks; unknown ids are ignored."""
+        self._intake.cancel(sequences, reason, self._clock(), output_index)
 
     def apply(self, update: PolicyUpdate) -> tuple[int, int]:
         """Take a policy over; the next plan enforces it. Returns the version and epoch in force."""

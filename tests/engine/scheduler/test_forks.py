@@ -86,6 +86,23 @@ def test_a_cancel_ends_all_outputs() -> None:
     world.assert_empty()
 
 
+def test_one_output_can_be_ended_by_itself() -> None:
+    """The front found a stop string in one output: that one ends, the others go on."""
+    world = World(block_size=4, budget=64)
+    world.policy("minnow")
+    request = world.submit("minnow", PROMPT, 20, n=3)
+    for _ in range(5):
+        world.step()
+    world.scheduler.cancel([request], FinishReason.STOP, 1)
+    world.run()
+    assert world.finished[request, 1] is FinishReason.STOP
+    assert len(world.tokens[request, 1]) < 20
+    for output in (request, (request, 2)):
+        assert len(world.tokens[output]) == 20
+        world.assert_exact(output)
+    world.assert_empty()
+
+
 def test_an_output_that_ends_early_leaves_the_others_alone() -> None:
     """A stop token ends one output; the request's other outputs go on."""
     world = World(block_size=4, budget=64)
