@@ -161,6 +161,9 @@ class StatsFrame(msgspec.Struct, tag="stats", frozen=True, kw_only=True):
     prompt_tokens: int  # computed since the core started
     output_tokens: int
     num_preemptions: int
+    prefix_asked_tokens: int = 0  # of prompts when they were first admitted, since the core started
+    prefix_found_tokens: int = 0  # of them, those that were cached
+    num_evicted_blocks: int = 0  # cached blocks that were given up
     tenants: list[TenantUse]
 
 

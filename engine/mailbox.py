@@ -81,6 +81,9 @@ class FrameMailbox:
                 prompt_tokens=stats.prompt_tokens,
                 output_tokens=stats.output_tokens,
                 num_preemptions=stats.num_preemptions,
+                prefix_asked_tokens=stats.prefix_asked_tokens,
+                prefix_found_tokens=stats.prefix_found_tokens,
+                num_evicted_blocks=stats.num_evicted_blocks,
                 tenants=[
                     ipc.TenantUse(
                         tenant=use.tenant,

@@ -34,6 +34,9 @@ class EngineStats:
     prompt_tokens: int
     output_tokens: int
     num_preemptions: int
+    prefix_asked_tokens: int  # of prompts when they were first admitted
+    prefix_found_tokens: int  # of them, those that the prefix tree held
+    num_evicted_blocks: int  # cached ones that were given up
     tenants: tuple[TenantUse, ...]
 
 
@@ -53,6 +56,7 @@ def collect(scheduler: Scheduler) -> EngineStats:
         )
         for tenant in roster.tenants.values()
     )
+    asked, found = scheduler.prefix_tokens
     return EngineStats(
         step=scheduler.step,
         blocks_total=pool.num_blocks,
@@ -65,5 +69,8 @@ def collect(scheduler: Scheduler) -> EngineStats:
         prompt_tokens=scheduler.prompt_tokens,
         output_tokens=scheduler.output_tokens,
         num_preemptions=roster.num_preemptions,
+        prefix_asked_tokens=asked,
+        prefix_found_tokens=found,
+        num_evicted_blocks=scheduler.memory.supply.num_evicted,
         tenants=tenants,
     )

@@ -50,6 +50,8 @@ class Admission:
     """Starts waiting sequences. Remembers nothing from one plan to the next."""
 
     def __init__(self, roster: Roster, limits: Limits, shared: SharedPrefixes, max_running: int) -> None:
+        self.asked_tokens = 0  # of all prompts when they were first admitted
+        self.found_tokens = 0  # of them, those that were cached
         self._roster = roster
         self._memory: KVMemory = roster.memory
         self._limits = limits
@@ -235,6 +237,8 @@ class Admission:
         memory.copy_part(table, offer.match)
         if not sequence.admitted:
             sequence.cached_tokens = sequence.computed
+            self.asked_tokens += sequence.num_prompt
+            self.found_tokens += sequence.computed
         self._roster.start(sequence, table, now)
         self._roster.prefills.begin(sequence)
         if self._pool_growth is not None:

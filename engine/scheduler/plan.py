@@ -74,6 +74,11 @@ class Scheduler:
         """Tokens sampled so far."""
         return self._commit.output_tokens
 
+    @property
+    def prefix_tokens(self) -> tuple[int, int]:
+        """Prompt tokens of all admitted requests so far, and how many of them were cached."""
+        return self._admission.asked_tokens, self._admission.found_tokens
+
     # ------------------------------------------------------------ between steps
 
     def submit(self, sequence: SequenceId, request: GenerationRequest) -> None:

@@ -26,6 +26,7 @@ def test_a_second_request_with_the_same_prompt_computes_one_token_of_it() -> Non
     assert computed(world, second) == 1 + 3
     assert (world.cached_tokens[first], world.cached_tokens[second]) == (0, 40)
     assert world.tokens[first] == world.tokens[second]
+    assert world.scheduler.prefix_tokens == (82, 40)
     world.assert_empty()
 
 
