@@ -29,7 +29,7 @@ def drift(seed: int, *, tight: bool = False) -> float:
     shapes = {tenant: (chance.randint(1, longest_prompt), chance.randint(1, longest_output)) for tenant in TENANTS}
     for _ in range(NUM_STEPS):
         for tenant in TENANTS:
-            while world.scheduler.roster.tenant(tenant).num_waiting < 3:
+            while world.scheduler.roster.tenant(tenant).num_waiting <= rows:  # one step cannot take them all
                 prompt, output = shapes[tenant] if chance.random() < 0.5 else (longest_prompt, longest_output)
                 world.submit(tenant, [chance.randrange(1000) for _ in range(chance.randint(1, prompt))], output)
         owners = {sequence: request.tenant for sequence, request in world.requests.items()}
