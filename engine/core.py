@@ -74,7 +74,7 @@ def run(config: EngineConfig, endpoint: str) -> None:
     from engine.model.runner import ModelRunner  # imports torch: only the core does, and only once it must
 
     runner = ModelRunner(config, folder)
-    scheduler = make_scheduler(config, folder, runner)
+    scheduler = make_scheduler(config, folder, runner, kv_format=runner.dtype)
     context = zmq.Context()
     socket = context.socket(zmq.PAIR)
     try:
@@ -92,7 +92,7 @@ def run(config: EngineConfig, endpoint: str) -> None:
         context.term()
 
 
-def make_scheduler(config: EngineConfig, folder: ModelFolder, runner: Runner) -> Scheduler:
+def make_scheduler(config: EngineConfig, folder: ModelFolder, runner: Runner, *, kv_format: str = "auto") -> Scheduler:
     """Return an empty scheduler over the runner's pool, with the model's limits."""
     shape: CacheShape = runner.shape
     limits = Limits(
@@ -103,7 +103,7 @@ def make_scheduler(config: EngineConfig, folder: ModelFolder, runner: Runner) ->
         block_bytes=shape.block_bytes,
     )
     return Scheduler(
-        KVMemory(shape),
+        KVMemory(shape, model=folder.digest.encode(), kv_format=kv_format),
         limits,
         max_batched_tokens=config.max_batched_tokens,
         eos_token_ids=folder.eos_token_ids,

@@ -28,6 +28,7 @@ class SubmitFrame(msgspec.Struct, tag="submit", frozen=True, kw_only=True):
     seed: int | None
     stop_token_ids: list[int]
     ignore_eos: bool
+    n: int = 1  # outputs of the one prompt
 
 
 class CancelFrame(msgspec.Struct, tag="cancel", frozen=True):
@@ -38,6 +39,7 @@ class CancelFrame(msgspec.Struct, tag="cancel", frozen=True):
 
     handles: list[int]
     reason: str = "cancelled"
+    index: int = -1  # of requests with several outputs, only this one; -1: all
 
 
 class PolicyTenant(msgspec.Struct, frozen=True, kw_only=True):
@@ -52,6 +54,17 @@ class PolicyTenant(msgspec.Struct, frozen=True, kw_only=True):
     max_context_tokens: int
     max_output_tokens: int
     priority: str
+    share_groups: list[str] = []
+
+
+class PolicyShareGroup(msgspec.Struct, frozen=True, kw_only=True):
+    """A share group's account and prefixes, as `engine.policy.ShareGroup`."""
+
+    name: str
+    namespace: bytes
+    kv_soft_bytes: int
+    kv_hard_bytes: int
+    prefixes: list[list[int]]  # token ids of each
 
 
 class PolicyFrame(msgspec.Struct, tag="policy", frozen=True, kw_only=True):
@@ -62,6 +75,8 @@ class PolicyFrame(msgspec.Struct, tag="policy", frozen=True, kw_only=True):
     snapshot: bool
     tenants: list[PolicyTenant]
     removed: list[str]
+    share_groups: list[PolicyShareGroup] = []
+    removed_share_groups: list[str] = []
 
 
 class DrainFrame(msgspec.Struct, tag="drain", frozen=True):
@@ -87,7 +102,7 @@ class ReadyFrame(msgspec.Struct, tag="ready", frozen=True, kw_only=True):
 
 
 class Output(msgspec.Struct, frozen=True, kw_only=True, array_like=True, omit_defaults=True):
-    """What a step did for one request."""
+    """What a step did for one output of a request. A refusal ends the request, a finish reason this output alone."""
 
     handle: int
     admitted_max_tokens: int = 0  # > 0 once: the request has been admitted and may generate this many
@@ -100,6 +115,7 @@ class Output(msgspec.Struct, frozen=True, kw_only=True, array_like=True, omit_de
     queue_seconds: float = 0.0  # with the first scheduled step
     kv_byte_seconds: float = 0.0  # device KV held so far: byte·seconds, cumulative, with every output
     num_preemptions: int = 0  # cumulative
+    index: int = 0  # which of the request's `n` outputs
 
 
 class StepFrame(msgspec.Struct, tag="step", frozen=True, kw_only=True):
@@ -124,6 +140,7 @@ class TenantUse(msgspec.Struct, frozen=True, kw_only=True):
     tenant: str
     kv_bytes: int
     kv_peak_bytes: int
+    kv_cached_bytes: int = 0  # of `kv_bytes`
     running: int
     queued: int
     output_tokens: int  # since the core started
@@ -138,11 +155,15 @@ class StatsFrame(msgspec.Struct, tag="stats", frozen=True, kw_only=True):
     blocks_free: int
     blocks_open: int
     blocks_sealed: int
+    blocks_cached: int = 0  # findable, held by no request
     running: int
     queued: int
     prompt_tokens: int  # computed since the core started
     output_tokens: int
     num_preemptions: int
+    prefix_asked_tokens: int = 0  # of prompts when they were first admitted, since the core started
+    prefix_found_tokens: int = 0  # of them, those that were cached
+    num_evicted_blocks: int = 0  # cached blocks that were given up
     tenants: list[TenantUse]
 
 

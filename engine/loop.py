@@ -38,6 +38,7 @@ class Cancel:
 
     sequences: tuple[SequenceId, ...]
     reason: FinishReason
+    output_index: int | None = None  # only this output of each; None: all
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,8 +122,8 @@ class EngineLoop:
             match message:
                 case Submit(sequence, request):
                     self._submit(sequence, request)
-                case Cancel(sequences, reason):
-                    self._scheduler.cancel(sequences, reason)
+                case Cancel(sequences, reason, output_index):
+                    self._scheduler.cancel(sequences, reason, output_index)
                 case PolicyUpdate():
                     updated = self._scheduler.apply(message)
                 case Drain(draining):

@@ -13,7 +13,7 @@ import zmq
 
 from engine import ipc
 from engine.loop import Cancel, Drain, Message, Stop, Submit
-from engine.policy import PolicyUpdate, TenantPolicy
+from engine.policy import PolicyUpdate, SharedPrefix, ShareGroup, TenantPolicy
 from engine.request import (
     FinishReason,
     GenerationRequest,
@@ -75,16 +75,21 @@ class FrameMailbox:
                 blocks_free=stats.blocks_free,
                 blocks_open=stats.blocks_open,
                 blocks_sealed=stats.blocks_sealed,
+                blocks_cached=stats.blocks_cached,
                 running=stats.running,
                 queued=stats.queued,
                 prompt_tokens=stats.prompt_tokens,
                 output_tokens=stats.output_tokens,
                 num_preemptions=stats.num_preemptions,
+                prefix_asked_tokens=stats.prefix_asked_tokens,
+                prefix_found_tokens=stats.prefix_found_tokens,
+                num_evicted_blocks=stats.num_evicted_blocks,
                 tenants=[
                     ipc.TenantUse(
                         tenant=use.tenant,
                         kv_bytes=use.kv_bytes,
                         kv_peak_bytes=use.kv_peak_bytes,
+                        kv_cached_bytes=use.kv_cached_bytes,
                         running=use.running,
                         queued=use.queued,
                         output_tokens=use.output_tokens,
@@ -117,10 +122,11 @@ def _message(frame: ipc.ToCore) -> Message:
     match frame:
         case ipc.SubmitFrame():
             return Submit(SequenceId(frame.handle), _request(frame))
-        case ipc.CancelFrame(handles=handles, reason=reason):
+        case ipc.CancelFrame(handles=handles, reason=reason, index=index):
             stopped = reason == FinishReason.STOP
             ended_as = FinishReason.STOP if stopped else FinishReason.CANCELLED
-            return Cancel(tuple(SequenceId(handle) for handle in handles), ended_as)
+            output_index = index if index >= 0 else None
+            return Cancel(tuple(SequenceId(handle) for handle in handles), ended_as, output_index)
         case ipc.PolicyFrame():
             return PolicyUpdate(
                 version=frame.version,
@@ -128,6 +134,8 @@ def _message(frame: ipc.ToCore) -> Message:
                 snapshot=frame.snapshot,
                 tenants=tuple(_policy(tenant) for tenant in frame.tenants),
                 removed=tuple(TenantId(name) for name in frame.removed),
+                share_groups=tuple(_group(group) for group in frame.share_groups),
+                removed_share_groups=tuple(frame.removed_share_groups),
             )
         case ipc.DrainFrame(draining=draining):
             return Drain(draining)
@@ -161,6 +169,7 @@ def _request(frame: ipc.SubmitFrame) -> GenerationRequest:
         deadline=deadline,
         arrived_at=now,
         policy_version=frame.policy_version,
+        n=frame.n,
     )
 
 
@@ -187,6 +196,21 @@ def _policy(tenant: ipc.PolicyTenant) -> TenantPolicy:
         max_context_tokens=tenant.max_context_tokens,
         max_output_tokens=tenant.max_output_tokens,
         priority=Priority(tenant.priority),
+        share_groups=tuple(tenant.share_groups),
+    )
+
+
+def _group(group: ipc.PolicyShareGroup) -> ShareGroup:
+    if min(group.kv_soft_bytes, group.kv_hard_bytes) < 0:
+        raise ValueError(f"a limit of share group {group.name} is below 0")
+    if not group.namespace:
+        raise ValueError(f"share group {group.name} has no namespace")
+    prefixes = tuple(
+        SharedPrefix(group=group.name, namespace=group.namespace, token_ids=tuple(token_ids))
+        for token_ids in group.prefixes
+    )
+    return ShareGroup(
+        name=group.name, kv_soft_bytes=group.kv_soft_bytes, kv_hard_bytes=group.kv_hard_bytes, prefixes=prefixes
     )
 
 
@@ -194,6 +218,8 @@ def _output(output: RequestOutput) -> ipc.Output:
     refusal = output.refusal
     return ipc.Output(
         handle=output.sequence,
+        index=output.output_index,
+        cached_tokens=output.cached_tokens,
         admitted_max_tokens=output.admitted_max_tokens,
         token_ids=list(output.token_ids),
         finish_reason=output.finish_reason or "",

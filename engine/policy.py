@@ -18,14 +18,42 @@ class TenantPolicy:
     max_context_tokens: int
     max_output_tokens: int
     priority: Priority = Priority.STANDARD
+    share_groups: tuple[str, ...] = ()  # whose registered prefixes its requests may share
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SharedPrefix:
+    """A prefix that an operator or owner has registered for a share group.
+
+    Whole blocks of it are computed once for all tenants of the group, in the group's namespace and on its account.
+    """
+
+    group: str
+    namespace: bytes  # the group's secret, never a tenant's
+    token_ids: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShareGroup:
+    """A share group's account on this worker and its prefixes.
+
+    What it holds within the soft limit is never taken for a tenant's need: one that covers its prefixes pins them.
+    """
+
+    name: str
+    kv_soft_bytes: int
+    kv_hard_bytes: int
+    prefixes: tuple[SharedPrefix, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PolicyUpdate:
-    """A snapshot (replaces everything) or a delta (replaces the tenants it names), ordered by `(version, epoch)`."""
+    """A snapshot (replaces everything) or a delta (replaces what it names), ordered by `(version, epoch)`."""
 
     version: int
     epoch: int
     snapshot: bool
     tenants: tuple[TenantPolicy, ...]
     removed: tuple[TenantId, ...] = ()
+    share_groups: tuple[ShareGroup, ...] = ()
+    removed_share_groups: tuple[str, ...] = ()

@@ -70,3 +70,4 @@ class GenerationRequest:
     deadline: float = 0.0
     arrived_at: float = 0.0
     policy_version: int = 0
+    n: int = 1  # outputs of the one prompt

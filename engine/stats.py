@@ -13,6 +13,7 @@ class TenantUse:
     tenant: TenantId
     kv_bytes: int
     kv_peak_bytes: int
+    kv_cached_bytes: int
     running: int
     queued: int
     output_tokens: int  # since the core started
@@ -27,11 +28,15 @@ class EngineStats:
     blocks_free: int
     blocks_open: int
     blocks_sealed: int
+    blocks_cached: int
     running: int
     queued: int
     prompt_tokens: int
     output_tokens: int
     num_preemptions: int
+    prefix_asked_tokens: int  # of prompts when they were first admitted
+    prefix_found_tokens: int  # of them, those that the prefix tree held
+    num_evicted_blocks: int  # cached ones that were given up
     tenants: tuple[TenantUse, ...]
 
 
@@ -44,22 +49,28 @@ def collect(scheduler: Scheduler) -> EngineStats:
             tenant=tenant.name,
             kv_bytes=(tenant.account.blocks if tenant.account else 0) * block_bytes,
             kv_peak_bytes=(tenant.account.take_peak() if tenant.account else 0) * block_bytes,
+            kv_cached_bytes=(tenant.account.cached if tenant.account else 0) * block_bytes,
             running=len(tenant.running),
             queued=tenant.num_live - len(tenant.running),
             output_tokens=tenant.output_tokens,
         )
         for tenant in roster.tenants.values()
     )
+    asked, found = scheduler.prefix_tokens
     return EngineStats(
         step=scheduler.step,
         blocks_total=pool.num_blocks,
         blocks_free=pool.num_free,
         blocks_open=pool.num_open,
         blocks_sealed=pool.num_sealed,
+        blocks_cached=pool.num_cached,
         running=len(roster.running),
         queued=len(roster.sequences) - len(roster.running),
         prompt_tokens=scheduler.prompt_tokens,
         output_tokens=scheduler.output_tokens,
         num_preemptions=roster.num_preemptions,
+        prefix_asked_tokens=asked,
+        prefix_found_tokens=found,
+        num_evicted_blocks=scheduler.memory.supply.num_evicted,
         tenants=tenants,
     )

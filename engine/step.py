@@ -27,8 +27,7 @@ class SequenceStep(NamedTuple):
     random_key: int = 0  # the sequence's random stream; the request's seed, or one drawn at submit
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TableWrite:
+class TableWrite(NamedTuple):
     """Cells `table[row, column : column + len(blocks)] = blocks`, written before the step runs."""
 
     row: int
@@ -36,14 +35,26 @@ class TableWrite:
     blocks: tuple[BlockId, ...]
 
 
+class BlockCopy(NamedTuple):
+    """Copy a whole block in every layer."""
+
+    source: BlockId
+    target: BlockId
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepPlan:
-    """One engine step. Decodes come first. Lists may be empty, `sequences` never is for a launched plan."""
+    """One engine step. Decodes come first. Lists may be empty, `sequences` never is for a launched plan.
+
+    Order of effects: poison, table writes, copies (one after the other: a target may be a later source), then the
+    step's own KV writes and reads.
+    """
 
     number: int
     sequences: tuple[SequenceStep, ...]
     table_writes: tuple[TableWrite, ...]
     poison: tuple[BlockId, ...] = ()  # blocks just allocated or freed, to be filled with NaN under ENGINE_POISON
+    copies: tuple[BlockCopy, ...] = ()
 
     @property
     def num_tokens(self) -> int:

@@ -1,187 +1,300 @@
-"""KVMemory: block tables of running sequences, every block counted against its tenant's account."""
+"""KVMemory: block tables of running sequences over the blocks of the pool, and the cache of what was computed."""
 
-from enum import Enum
+from collections.abc import Callable, Sequence
 
 from engine.errors import InvariantError
-from engine.memory.accounts import Account, Accounts
-from engine.memory.pool import OPEN, SEALED, BlockPool
+from engine.memory.accounts import Account, AccountOwner
+from engine.memory.audit import audit
+from engine.memory.eviction.base import EvictionOrder
+from engine.memory.eviction.guard import GuardedOrder
+from engine.memory.eviction.reuse import ReuseWeighted
+from engine.memory.keys import BlockHasher, KeyChain
+from engine.memory.lookup import NO_MATCH, Lookup, Match
+from engine.memory.pool import OPEN
+from engine.memory.prefix import Place
+from engine.memory.supply import Shortage, Supply
 from engine.memory.table import BlockTable
-from engine.request import BlockId, SequenceId, TenantId
-from engine.step import CacheShape, TableWrite
-
-
-class Shortage(Enum):
-    """Why a table could not grow. A result, not an error."""
-
-    ACCOUNT = "account"  # the tenant is at its own ceiling
-    POOL = "pool"  # no free block that is not promised to another sequence
+from engine.request import BlockId, SequenceId
+from engine.step import BlockCopy, CacheShape, TableWrite
 
 
 class KVMemory:
     """Owner of all blocks of the device pool.
 
-    grow() never lets an account pass its ceiling, whatever the caller wants; it takes all blocks it needs or none.
-    What the runner must write into its persistent table piles up until `take_writes`.
+    No operation lets an account pass its ceiling, whatever the caller wants; each takes all blocks it needs or none.
+    What the runner must do before the next step piles up until `take_writes`.
     """
 
-    def __init__(self, shape: CacheShape) -> None:
+    def __init__(
+        self,
+        shape: CacheShape,
+        *,
+        model: bytes = b"",
+        kv_format: str = "auto",
+        make_order: Callable[[], EvictionOrder] = lambda: GuardedOrder(ReuseWeighted()),
+    ) -> None:
+        """Start with every block free.
+
+        Args:
+            shape: of the runner's pool.
+            model: fingerprint of weights and adapter; it is part of every block's key.
+            kv_format: how the pages hold numbers; part of every key too.
+            make_order: the eviction order of a new account.
+        """
         self.shape = shape
-        self.pool = BlockPool(shape.num_blocks)
-        self.accounts = Accounts(shape.num_blocks)
-        self.reserved = 0  # blocks promised to sequences, all accounts
-        self._rows = list(range(shape.max_rows - 1, -1, -1))
-        self._tables: dict[SequenceId, BlockTable] = {}
+        self.supply = Supply(shape.num_blocks, shape.block_size, make_order)
+        self.pool, self.tree, self.accounts = self.supply.pool, self.supply.tree, self.supply.accounts
+        hasher = BlockHasher(model=model, kv_format=kv_format, block_size=shape.block_size)
+        self.lookup = Lookup(self.pool, self.tree, hasher)
+        self.tables: dict[SequenceId, BlockTable] = {}
+        self.rows = list(range(shape.max_rows - 1, -1, -1))  # free ones
         self._writes: list[TableWrite] = []
-        self._poison: list[BlockId] = []
+        self.copies: list[tuple[BlockCopy, Account]] = []  # each holds its source, which counts against that account
 
     @property
     def num_free_rows(self) -> int:
         """Sequences that may still open a table."""
-        return len(self._rows)
-
-    @property
-    def num_available(self) -> int:
-        """Free blocks that are promised to nobody."""
-        return self.pool.num_free - self.reserved
+        return len(self.rows)
 
     def blocks_for(self, num_tokens: int) -> int:
         """Return the blocks that hold `num_tokens` tokens."""
         return -(-num_tokens // self.shape.block_size)
 
-    def open(self, sequence: SequenceId, tenant: TenantId, now: float) -> BlockTable:
-        """Give a sequence an empty table and a row. The tenant must have an account, and a row must be free."""
-        account = self.accounts.get(tenant)
-        if account is None or not self._rows or sequence in self._tables:
-            raise InvariantError(f"sequence {sequence} of {tenant} opens a table without account or row, or twice")
-        table = BlockTable(sequence, self._rows.pop(), account, now)
-        self._tables[sequence] = table
+    def available(self, account: Account, match: Match = NO_MATCH, *, last_resort: bool = False) -> int:
+        """Return the blocks to be had for an account, beside those of a match; promised ones are not among them."""
+        beside = match.idle + match.idle_head
+        return self.supply.available(account, last_resort=last_resort) - beside
+
+    def trim(self, account: Account) -> None:
+        """Give up cached blocks of an account that is above its ceiling."""
+        while account.blocks > account.hard and account.cached:
+            self.supply.evict(account)
+
+    def forget(self, owner: AccountOwner) -> None:
+        """Drop all cached blocks of an account and the account itself. It must have no sequence left."""
+        account = self.accounts.get(owner)
+        if account is None:
+            return
+        while account.cached:
+            self.supply.evict(account)
+        self.lookup.forget(account)
+        self.accounts.close(owner)
+        self.supply.reclaim.forget(account.index)
+
+    def open(
+        self,
+        sequence: SequenceId,
+        owner: AccountOwner,
+        now: float,
+        *,
+        chain: KeyChain | None = None,
+        match: Match = NO_MATCH,
+    ) -> BlockTable:
+        """Give a sequence a row and a table with the blocks of a fresh match.
+
+        Its owner must have an account, and a row must be free. The part of the match is held until `copy_part`,
+        which must come before the next step.
+        """
+        account = self.accounts.get(owner)
+        if account is None or not self.rows or sequence in self.tables:
+            raise InvariantError(f"sequence {sequence} of {owner} opens a table without account or row, or twice")
+        table = BlockTable(sequence, self.rows.pop(), account, now)
+        self.tables[sequence] = table
+        if chain is not None:
+            table.chain = chain
+            if chain.head is not None:
+                table.num_head = chain.head.num_blocks
+                table.head_account = self.accounts.at(chain.head.account)
+            for block in match.blocks:
+                self.supply.use(block)
+            self._looked_up(table, len(match.blocks), now)
+            self.tree.hit(match.blocks, now)
+            if match.part is not None:  # held from here on: what grows next must not take it
+                self.supply.use(match.part)
+                self.tree.hit((match.part,), now)
+            self._append(table, match.blocks)
+            table.num_sealed = len(match.blocks)
         return table
 
-    def grow(self, table: BlockTable, num_tokens: int, now: float) -> Shortage | None:
+    def copy_part(self, table: BlockTable, match: Match) -> None:
+        """Copy the part of the match that the table was opened with into its first open block, once it has one."""
+        if match.part is None:
+            return
+        account = table.account_at(table.num_sealed)
+        self.copies.append((BlockCopy(match.part, table.blocks[table.num_sealed]), account))
+
+    def fork(self, sequence: SequenceId, parent: BlockTable, num_tokens: int, now: float) -> BlockTable:
+        """Give a sequence a table that shares the blocks of another's first `num_tokens` tokens, an open one too."""
+        if not self.rows or sequence in self.tables:
+            raise InvariantError(f"sequence {sequence} forks without a row, or twice")
+        table = BlockTable(sequence, self.rows.pop(), parent.account, now)
+        self.tables[sequence] = table
+        table.num_head, table.head_account = parent.num_head, parent.head_account
+        table.chain = None if parent.chain is None else parent.chain.fork(num_tokens // self.shape.block_size)
+        blocks = parent.blocks[: self.blocks_for(num_tokens)]
+        for block in blocks:
+            self.supply.use(block)
+        self._append(table, blocks)
+        table.num_sealed = num_tokens // self.shape.block_size
+        return table
+
+    def grow(self, table: BlockTable, num_tokens: int, now: float, *, last_resort: bool = False) -> Shortage | None:
         """Make room for `num_tokens` tokens in all; return what is short, and then change nothing."""
         held = len(table.blocks)
         count = -(-num_tokens // self.shape.block_size) - held
         if count <= 0:
             return None
-        account = table.account
-        shortage = self._short(table, count)
+        if count == 1 and held >= table.num_head and self._grow_by_one(table, now):
+            return None
+        num_head = min(count, max(0, table.num_head - held))
+        shortage = self.supply.find(table, count, num_head=num_head, last_resort=last_resort)
         if shortage is not None:
             return shortage
-        blocks = self.pool.allocate(count)
-        assert blocks is not None, "checked above"
         table.settle(now)
-        table.blocks += blocks
-        table.capacity = len(table.blocks) * self.shape.block_size
-        self._release(table, min(count, table.reserved))
-        account.blocks += count
-        if account.blocks > account.peak:
-            account.peak = account.blocks
-        self._writes.append(TableWrite(row=table.row, column=held, blocks=tuple(blocks)))
-        self._poison += blocks
+        self._append(table, self.supply.allocate(table, count, num_head=num_head))
         return None
 
-    def reserve(self, table: BlockTable, num_blocks: int) -> Shortage | None:
+    def _grow_by_one(self, table: BlockTable, now: float) -> bool:
+        """Grow where nothing is short and nothing was promised: 16 decodes in a step of 256 come this way."""
+        block = self.supply.allocate_one(table)
+        if block is None:
+            return False
+        table.block_seconds += len(table.blocks) * (now - table.since)
+        table.since = now
+        self._writes.append(TableWrite(table.row, len(table.blocks), (block,)))
+        table.blocks.append(block)
+        table.capacity += self.shape.block_size
+        return True
+
+    def write_at(self, table: BlockTable, position: int, now: float) -> Shortage | None:
+        """Make the block that holds `position` the table's own: the first write to a shared block copies it."""
+        index = position // self.shape.block_size
+        block = table.blocks[index]
+        copied = sum(copy.source == block for copy, _ in self.copies)  # by other users, before any write of this step
+        if self.pool.users(block) - copied == 1 and self.pool.state(block) == OPEN:
+            return None
+        account = table.account_at(index)
+        num_head = int(index < table.num_head)
+        shortage = self.supply.find(table, 1, num_head=num_head)
+        if shortage is not None:
+            return shortage
+        (fresh,) = self.supply.allocate(table, 1, num_head=num_head)
+        table.blocks[index] = fresh
+        self.copies.append((BlockCopy(block, fresh), account))  # takes over what held the block for the table
+        self._writes.append(TableWrite(row=table.row, column=index, blocks=(fresh,)))
+        return None
+
+    def reserve(self, table: BlockTable, num_blocks: int, *, last_resort: bool = False) -> Shortage | None:
         """Promise a sequence blocks up to `num_blocks` in all: later growth up to there cannot fail."""
         count = num_blocks - len(table.blocks) - table.reserved
         if count <= 0:
             return None
-        shortage = self._short(table, count + table.reserved)
+        shortage = self.supply.find(table, count + table.reserved, last_resort=last_resort)
         if shortage is None:
-            table.reserved += count
-            table.account.reserved += count
-            self.reserved += count
+            self.supply.release(table, -count)
         return shortage
 
     def unreserve(self, table: BlockTable) -> None:
         """Take back what was promised; the blocks already held stay."""
-        self._release(table, table.reserved)
+        self.supply.release(table, table.reserved)
 
-    def seal(self, table: BlockTable, num_tokens: int) -> None:
-        """Seal the blocks that `num_tokens` computed tokens fill."""
-        full = num_tokens // self.shape.block_size
+    def seal(self, table: BlockTable, num_tokens: int, token_ids: Sequence[int], now: float) -> None:
+        """Seal the blocks that `num_tokens` computed tokens fill; from then on the tree finds them.
+
+        Where the tree has a block of this content already, the table takes that one and gives its own back.
+        """
+        size = self.shape.block_size
+        full = num_tokens // size
+        chain = table.chain
+        if chain is not None and table.num_sealed < full:
+            chain.extend(token_ids, full)
         for index in range(table.num_sealed, full):
-            self.pool.seal(table.blocks[index])
-        table.num_sealed = max(table.num_sealed, full)
+            block = table.blocks[index]
+            if chain is None:
+                self.pool.seal(block)
+            elif (known := self.tree.get(chain.keys[index])) is not None:
+                self._replace(table, index, known)
+            else:
+                self.pool.seal(block)
+                key, root = chain.keys[index], chain.root(index)
+                place = Place(table.blocks[index - 1], None) if root is None else Place(None, root)
+                account, tokens = table.account_at(index).index, token_ids[index * size : (index + 1) * size]
+                self.tree.insert(key, block, place, token_ids=tokens, account=account)
+                self.tree.start_with(block, self.supply.reclaim.of(account).order.stored(key, now), now)
+        if full > table.num_sealed:
+            table.num_sealed = full
 
     def free(self, table: BlockTable, now: float) -> None:
-        """Give back all blocks, promises and the row."""
-        if self._tables.pop(table.sequence, None) is not table:
+        """Give back the row, all promises, and all blocks: what the tree knows of them stays cached."""
+        if self.tables.pop(table.sequence, None) is not table:
             raise InvariantError(f"table of sequence {table.sequence} is freed twice")
         table.settle(now)
-        self._release(table, table.reserved)
-        self.pool.free(table.blocks)
-        table.account.blocks -= len(table.blocks)
-        self._poison += table.blocks
-        self._rows.append(table.row)
+        self.supply.release(table, table.reserved)
+        if self.copies:
+            self._drop_copies(table, now)
+        unknown: list[BlockId] = []
+        for index in range(len(table.blocks) - 1, -1, -1):  # leaves first
+            block = table.blocks[index]
+            if not self.supply.let_go(block, now):
+                table.account_at(index).blocks -= 1
+                unknown.append(block)
+        self.supply.discard(unknown)
+        self.rows.append(table.row)
         table.blocks = []
         table.capacity = 0
 
-    def take_writes(self) -> tuple[tuple[TableWrite, ...], tuple[BlockId, ...]]:
-        """Return table cells to write and blocks to poison since the last call, in order."""
-        writes, poison = tuple(self._writes), tuple(self._poison)
+    def take_writes(self, now: float) -> tuple[tuple[TableWrite, ...], tuple[BlockId, ...], tuple[BlockCopy, ...]]:
+        """Return table cells to write, blocks to poison and blocks to copy since the last call, each in order."""
+        writes, poison = tuple(self._writes), tuple(self.supply.touched)
+        copies = tuple(copy for copy, _ in self.copies)
         if writes:
             self._writes = []
         if poison:
-            self._poison = []
-        return writes, poison
+            self.supply.touched = []
+        if copies:
+            held, self.copies = self.copies, []
+            for copy, account in held:  # what is freed from here on is written to in a later step
+                self._free_source(copy, account, now)
+        return writes, poison, copies
 
     def audit(self) -> None:
         """Recompute everything from the tables and compare with what is kept. Raises InvariantError."""
-        self.pool.audit()
-        owner: dict[BlockId, SequenceId] = {}
-        blocks: dict[TenantId, int] = {}
-        reserved: dict[TenantId, int] = {}
-        rows = list(self._rows)
-        for table in self._tables.values():
-            self._audit_table(table, owner)
-            tenant = table.account.tenant
-            blocks[tenant] = blocks.get(tenant, 0) + len(table.blocks)
-            reserved[tenant] = reserved.get(tenant, 0) + table.reserved
-            rows.append(table.row)
-        for account in self.accounts:
-            self._audit_account(account, blocks.pop(account.tenant, 0), reserved.pop(account.tenant, 0))
-        if sum(account.soft for account in self.accounts) > self.shape.num_blocks:
-            raise InvariantError("more is guaranteed than the pool has")
-        if any(blocks.values()) or any(reserved.values()):
-            raise InvariantError(f"blocks without an account: {blocks}")
-        if len(owner) != self.pool.num_open + self.pool.num_sealed:
-            raise InvariantError(f"{len(owner)} blocks are in tables, the pool counts others")
-        if sorted(rows) != list(range(self.shape.max_rows)):
-            raise InvariantError("a row is lost or held twice")
-        if self.reserved != sum(account.reserved for account in self.accounts) or self.num_available < 0:
-            raise InvariantError(f"{self.reserved} blocks are promised, {self.pool.num_free} are free")
+        audit(self)
 
-    def _short(self, table: BlockTable, count: int) -> Shortage | None:
-        """Say what forbids `count` more blocks; a sequence's own promise is its to use."""
-        account = table.account
-        if account.blocks + account.reserved - table.reserved + count > account.hard:
-            return Shortage.ACCOUNT
-        if count > self.pool.num_free - self.reserved + table.reserved:
-            return Shortage.POOL
-        return None
+    def _looked_up(self, table: BlockTable, num_found: int, now: float) -> None:
+        """Tell the eviction orders what was asked for: the tenant's own, and its share group's."""
+        assert table.chain is not None, "checked by the caller"
+        keys, num_head = table.chain.keys, table.num_head
+        if num_head:
+            order = self.supply.reclaim.of(table.head_account.index).order
+            order.looked_up(keys[:num_head], min(num_found, num_head), now)
+        self.supply.reclaim.of(table.account.index).order.looked_up(keys[num_head:], max(0, num_found - num_head), now)
 
-    def _release(self, table: BlockTable, count: int) -> None:
-        table.reserved -= count
-        table.account.reserved -= count
-        self.reserved -= count
+    def _replace(self, table: BlockTable, index: int, known: BlockId) -> None:
+        """Put a block of the same content in place of the table's own."""
+        own = table.blocks[index]
+        self.supply.use(known)
+        table.blocks[index] = known
+        self._writes.append(TableWrite(row=table.row, column=index, blocks=(known,)))
+        table.account_at(index).blocks -= 1
+        self.supply.discard([own])
 
-    def _audit_table(self, table: BlockTable, owner: dict[BlockId, SequenceId]) -> None:
-        for index, block in enumerate(table.blocks):
-            expected = SEALED if index < table.num_sealed else OPEN
-            if self.pool.state(block) != expected:
-                raise InvariantError(f"block {block} of sequence {table.sequence} is in state {self.pool.state(block)}")
-            if block in owner:
-                raise InvariantError(f"block {block} is in sequences {owner[block]} and {table.sequence}")
-            owner[block] = table.sequence
-        if table.capacity != len(table.blocks) * self.shape.block_size:
-            raise InvariantError(f"sequence {table.sequence} has a wrong capacity")
+    def _append(self, table: BlockTable, blocks: Sequence[BlockId]) -> None:
+        if not blocks:
+            return
+        self._writes.append(TableWrite(row=table.row, column=len(table.blocks), blocks=tuple(blocks)))
+        table.blocks += blocks
+        table.capacity = len(table.blocks) * self.shape.block_size
 
-    @staticmethod
-    def _audit_account(account: Account, blocks: int, reserved: int) -> None:
-        if (account.blocks, account.reserved) != (blocks, reserved):
-            raise InvariantError(
-                f"account of {account.tenant} keeps {account.blocks} blocks and {account.reserved} promised,"
-                f" its tables {blocks} and {reserved}"
-            )
-        if account.peak < account.blocks:
-            raise InvariantError(f"account of {account.tenant} has a peak under its use")
+    def _drop_copies(self, table: BlockTable, now: float) -> None:
+        """Forget copies into a table that is given up before they were made."""
+        own = set(table.blocks)
+        dropped = [held for held in self.copies if held[0].target in own]
+        self.copies = [held for held in self.copies if held[0].target not in own]
+        for copy, account in dropped:
+            self._free_source(copy, account, now)
+
+    def _free_source(self, copy: BlockCopy, account: Account, now: float) -> None:
+        if not self.supply.let_go(copy.source, now):
+            account.blocks -= 1
+            self.supply.discard([copy.source])

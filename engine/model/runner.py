@@ -74,12 +74,14 @@ class ModelRunner:
         return self._ops.name
 
     def launch(self, plan: StepPlan) -> StepHandle:
-        """Apply the plan's poison and table writes, run the model over its tokens, sample. Steps run in order."""
+        """Apply the plan's poison, table writes and copies, run the model, sample. Steps run in order."""
         started = time.perf_counter()
         with torch.inference_mode():
             if self._poison and plan.poison:
                 self._pages.fill(self._to_device(np.array(plan.poison, dtype=np.int64)), float("nan"))
             self._write_table(plan)
+            for copy in plan.copies:
+                self._pages.copy(copy.source, copy.target)
             token_ids, batch = self._batch(plan.sequences)
             sampled = [index for index, part in enumerate(plan.sequences) if part.sampling is not None]
             last = self._to_device(_last_tokens(plan.sequences, sampled))

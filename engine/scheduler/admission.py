@@ -1,10 +1,12 @@
-"""May a waiting sequence start now? Limits of its tenant, then free blocks, looking ahead at what will be needed.
+"""May a waiting sequence start now? Limits of its tenant, then blocks to be had, looking ahead at what will be needed.
+
+What the prefix tree holds of its tokens is looked up first: those blocks are shared and need not be found.
 
 For memory there are three ways in, tried by whom they fit:
 
     guaranteed   within the tenant's soft limit: borrowers are preempted until the prompt fits
-    borrowing    above it: free blocks must cover the prompt and the expected growth of all that runs
-    protected    preempted three times: free blocks must cover all that it may ever need, which is then reserved
+    borrowing    above it: blocks to be had must cover the prompt and the expected growth of all that runs
+    protected    preempted three times: blocks to be had must cover all that it may ever need, which is then reserved
 
 Sequences are tried in the order of service. The first that has waited long for free blocks stakes a claim: what it
 needs is kept from the borrowers after it, or small requests could fill every gap for ever. Those before it go on.
@@ -13,13 +15,23 @@ needs is kept from the borrowers after it, or small requests could fill every ga
 from collections.abc import Iterable
 from enum import Enum
 
+from engine.memory.accounts import Account
 from engine.memory.manager import KVMemory
 from engine.request import RefusalCode
 from engine.scheduler.fairness import AGEING_SECONDS
+from engine.scheduler.offer import Offer, Offers, waits_for_leader
 from engine.scheduler.outputs import Refusal
-from engine.scheduler.pressure import expected_blocks, growth, growth_ahead, is_protected, pool_victim
+from engine.scheduler.pressure import (
+    expected_blocks,
+    freed_until_soft,
+    growth,
+    growth_ahead,
+    is_protected,
+    pool_victim,
+)
 from engine.scheduler.roster import Roster
 from engine.scheduler.sequence import SequenceState
+from engine.scheduler.sharing import SharedPrefixes
 from engine.scheduler.sizing import Limits, size
 from engine.scheduler.tenant import Tenant
 
@@ -38,10 +50,13 @@ class Verdict(Enum):
 class Admission:
     """Starts waiting sequences. Remembers nothing from one plan to the next."""
 
-    def __init__(self, roster: Roster, limits: Limits, max_running: int) -> None:
+    def __init__(self, roster: Roster, limits: Limits, shared: SharedPrefixes, max_running: int) -> None:
+        self.asked_tokens = 0  # of all prompts when they were first admitted
+        self.found_tokens = 0  # of them, those that were cached
         self._roster = roster
         self._memory: KVMemory = roster.memory
         self._limits = limits
+        self._offers = Offers(roster, shared)
         self._max_running = max_running
         self._claimed = 0  # blocks that a long waiting sequence has claimed in this plan
         self._plan_number = 0
@@ -59,7 +74,7 @@ class Admission:
         if self._has_room():
             return list(waiting)
         return [
-            tenant for tenant in waiting if tenant.account is not None and tenant.account.blocks < tenant.account.soft
+            tenant for tenant in waiting if tenant.account is not None and tenant.account.used < tenant.account.soft
         ]
 
     def try_start(self, sequence: SequenceState, now: float) -> Verdict:
@@ -73,14 +88,24 @@ class Admission:
         assert policy is not None and account is not None, "a tenant without policy has nothing in line"
         if len(tenant.running) >= policy.max_running or sequence.preempted_in == self._plan_number:
             return Verdict.BLOCKED
-        needed = self._memory.blocks_for(len(sequence.tokens))
-        whole = self._whole_need(sequence) if is_protected(sequence) else needed
-        if account.blocks + account.reserved + whole + self._ahead(sequence, tenant.running) > account.hard:
+        if waits_for_leader(sequence):
             return Verdict.BLOCKED
-        if not self._find_row(sequence, whole, now) or not self._find_blocks(sequence, whole, now):
+        offer = self._offers.make(sequence, account)
+        if self._roster.prefills.must_wait(sequence, offer.match, self._plan_number, now):
             return Verdict.BLOCKED
-        self._roster.start(sequence, now)
-        self._take(sequence, whole, now)
+        if offer.used + account.reserved + self._ahead(sequence, tenant.running) > account.hard:
+            return Verdict.BLOCKED
+        num_preempted = self._roster.num_preemptions
+        if not self._find_row(sequence, offer, now):
+            return Verdict.BLOCKED
+        if num_preempted != self._roster.num_preemptions:  # what was in use may be idle now
+            offer = self._offers.make(sequence, account)
+        num_preempted = self._roster.num_preemptions
+        if not self._find_blocks(sequence, offer, now):
+            return Verdict.BLOCKED
+        if num_preempted != self._roster.num_preemptions:
+            offer = self._offers.make(sequence, account)
+        self._start(sequence, offer, now)
         return Verdict.STARTED
 
     def _resize(self, sequence: SequenceState) -> Refusal | None:
@@ -105,11 +130,6 @@ class Admission:
             return Refusal(RefusalCode.KV_LIMIT, message)
         return None
 
-    def _whole_need(self, sequence: SequenceState) -> int:
-        assert sequence.tenant.account is not None, "checked by the caller"
-        whole = self._memory.blocks_for(sequence.num_prompt + sequence.max_tokens)
-        return min(whole, sequence.tenant.account.hard)
-
     def _ahead(self, sequence: SequenceState, running: Iterable[SequenceState]) -> int:
         """Return the growth to expect of `running` and of this sequence; nothing when it would run alone."""
         block_size = self._limits.block_size
@@ -124,13 +144,11 @@ class Admission:
     def _has_room(self) -> bool:
         return len(self._roster.running) < self._max_running and self._memory.num_free_rows > 0
 
-    def _find_row(self, sequence: SequenceState, needed: int, now: float) -> bool:
+    def _find_row(self, sequence: SequenceState, offer: Offer, now: float) -> bool:
         """Say whether one more sequence may run; for a need within a guarantee, a borrower makes room."""
         if self._has_room():
             return True
-        account = sequence.tenant.account
-        assert account is not None, "checked by the caller"
-        if account.blocks + needed > account.soft:
+        if offer.used > offer.account.soft:
             return False
         victim = pool_victim(self._roster.busy.values())
         if victim is None:
@@ -139,70 +157,92 @@ class Admission:
         self._pool_growth = None
         return True
 
-    def _find_blocks(self, sequence: SequenceState, needed: int, now: float) -> bool:
-        """Say whether `needed` blocks are free for this sequence, after preemption where it has a right to it."""
-        account = sequence.tenant.account
-        assert account is not None, "checked by the caller"
-        if account.blocks + needed <= account.soft and self._evict_for(needed, now):
+    def _find_blocks(self, sequence: SequenceState, offer: Offer, now: float) -> bool:
+        """Say whether what the sequence needs can be had, after preemption where it has a right to it."""
+        account = offer.account
+        if offer.used <= account.soft and self._evict_for(sequence, offer, now):
             return True
         if not self._roster.running:  # nobody to be careful of: what fits must start, or all would wait for ever
-            return needed <= self._memory.num_available
-        wanted = self._wanted(sequence, needed)
-        if wanted <= self._memory.num_available - self._claimed:
+            return offer.num_new <= self._memory.available(
+                account, offer.match, last_resort=self._offers.is_misfit(offer)
+            )
+        wanted = self._wanted(sequence, offer) - offer.num_shared
+        last_resort = is_protected(sequence) and self._offers.is_misfit(offer)
+        if wanted <= self._memory.available(account, offer.match, last_resort=last_resort) - self._claimed:
             return True
         waits_long = sequence.admitted or now - sequence.request.arrived_at > AGEING_SECONDS
         if waits_long and not self._claimed:
-            self._claimed = wanted
+            self._claimed = max(0, wanted)
         return False
 
-    def _wanted(self, sequence: SequenceState, needed: int) -> int:
-        """Return the free blocks that a borrower should find.
+    def _wanted(self, sequence: SequenceState, offer: Offer) -> int:
+        """Return the blocks that a borrower should find, with those that it shares.
 
-        A protected one must never be in the way of a guarantee, so it leaves free what others may claim. Where limits
-        are such that it must be in the way (its need and the guarantees exceed the pool), it takes what is free.
+        A protected one must never be in the way of a guarantee, so it leaves what others may claim. Where limits are
+        such that it must be in the way, it takes what can be had.
         """
-        account = sequence.tenant.account
-        assert account is not None, "checked by the caller"
+        needed = offer.whole
         accounts = self._memory.accounts
-        reachable = self._limits.num_blocks - accounts.guarantees(account)  # with guarantees in full use
         if is_protected(sequence):
-            return needed if needed > reachable else needed + accounts.unused_guarantees(account)
+            return needed if self._offers.is_misfit(offer) else needed + accounts.unused_guarantees(offer.account)
         if self._pool_growth is None:
             self._pool_growth = growth_ahead(self._roster.running, self._limits.block_size)
         own = expected_blocks(sequence, self._limits.block_size) - needed
+        reachable = self._limits.num_blocks - accounts.guarantees(offer.account)  # with guarantees in full use
         return max(needed, min(needed + self._pool_growth + max(0, own), reachable))
 
-    def _evict_for(self, needed: int, now: float) -> bool:
-        """Preempt borrowers until `needed` blocks are free; none if that would not be enough."""
-        missing = needed - self._memory.num_available
+    def _evict_for(self, sequence: SequenceState, offer: Offer, now: float) -> bool:
+        """Preempt borrowers until what a sequence needs can be had; none if that would not be enough."""
+        missing = offer.num_new - self._memory.available(offer.account, offer.match)
         if missing <= 0:
             return True
         for protected in (False, True):
-            if self._takeable(protected=protected) >= missing:
-                while self._memory.num_available < needed:
+            if self._takeable(offer.account, protected=protected) >= missing:
+                while missing > 0:
                     victim = pool_victim(self._roster.busy.values(), protected=protected)
                     if victim is None:
                         return False
                     evict(self._roster, victim, self._plan_number, now)
                     self._pool_growth = None
+                    fresh = self._offers.make(sequence, offer.account)  # what was in use may be idle now
+                    missing = fresh.num_new - self._memory.available(fresh.account, fresh.match)
                 return True
         return False
 
-    def _takeable(self, *, protected: bool) -> int:
-        """Return the blocks that preempting borrowers could set free, each down to its guarantee."""
+    def _takeable(self, besides: Account, *, protected: bool) -> int:
+        """Return the blocks that preempting borrowers could make available, each down to its guarantee."""
         total = 0
         for tenant in self._roster.busy.values():
             account = tenant.account
-            if account is not None and account.overage:
-                total += _freed_until_soft(tenant, protected=protected)
+            if account is not None and account is not besides and account.borrowed:
+                total += freed_until_soft(tenant, self._memory.pool, protected=protected)
         return total
 
-    def _take(self, sequence: SequenceState, whole: int, now: float) -> None:
-        table = sequence.table
-        assert table is not None, "just started"
-        shortage = self._memory.reserve(table, whole) if is_protected(sequence) else None
-        shortage = shortage or self._memory.grow(table, len(sequence.tokens), now)
+    def _start(self, sequence: SequenceState, offer: Offer, now: float) -> None:
+        """Start a sequence on what it shares and what was found for the rest."""
+        memory = self._memory
+        last_resort = self._offers.is_misfit(offer) and (is_protected(sequence) or not self._roster.running)
+        parent = offer.parent
+        if parent is not None and parent.table is not None:
+            table = memory.fork(sequence.id, parent.table, sequence.num_prompt - 1, now)
+            sequence.chain, sequence.chain_stamp = table.chain, parent.chain_stamp
+            sequence.computed = sequence.num_prompt - 1
+        else:
+            table = memory.open(sequence.id, sequence.tenant.name, now, chain=sequence.chain, match=offer.match)
+            sequence.computed = offer.match.num_tokens
+        shortage = memory.grow(table, len(sequence.tokens), now, last_resort=last_resort)
+        if is_protected(sequence):
+            shortage = shortage or memory.reserve(table, offer.whole, last_resort=last_resort)
+        if parent is not None:
+            shortage = shortage or memory.write_at(table, sequence.computed, now)
         assert shortage is None, "the blocks were found before the start"
+        memory.copy_part(table, offer.match)
+        if not sequence.admitted:
+            sequence.cached_tokens = sequence.computed
+            self.asked_tokens += sequence.num_prompt
+            self.found_tokens += sequence.computed
+        self._roster.start(sequence, table, now)
+        self._roster.prefills.begin(sequence)
         if self._pool_growth is not None:
             self._pool_growth += growth(sequence, self._limits.block_size)
 
@@ -211,16 +251,3 @@ def evict(roster: Roster, sequence: SequenceState, plan_number: int, now: float)
     """Preempt a sequence for want of memory."""
     sequence.evictions += 1
     roster.preempt(sequence, plan_number, now)
-
-
-def _freed_until_soft(tenant: Tenant, *, protected: bool) -> int:
-    """Return what falls free when the tenant's newest sequences are preempted until it is within its guarantee."""
-    assert tenant.account is not None, "checked by the caller"
-    freed, overage = 0, tenant.account.overage
-    for sequence in sorted(tenant.running, key=lambda one: -one.number):
-        if overage <= 0:
-            break
-        if sequence.table is not None and (protected or not is_protected(sequence)):
-            freed += len(sequence.table.blocks) + sequence.table.reserved
-            overage -= len(sequence.table.blocks)
-    return freed

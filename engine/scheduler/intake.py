@@ -10,6 +10,7 @@ from engine.scheduler.fairness import class_rank
 from engine.scheduler.outputs import Refusal, RequestOutput
 from engine.scheduler.roster import Roster
 from engine.scheduler.sequence import SequenceState, State
+from engine.scheduler.sharing import SharedPrefixes
 from engine.scheduler.sizing import Limits, check_form, size
 from engine.scheduler.tenant import Tenant
 
@@ -22,6 +23,7 @@ class Intake:
     """Takes requests and policies in. Nothing here grants a block."""
 
     def __init__(self, roster: Roster, limits: Limits, eos_token_ids: Iterable[int]) -> None:
+        self.shared = SharedPrefixes(roster.memory, limits)
         self.applied = (-1, -1)  # version and epoch of the policy in force; none yet
         self.changed: set[Tenant] = set()  # tenants whose limits the next plan must enforce
         self.draining = False
@@ -36,7 +38,7 @@ class Intake:
         Raises:
             ProtocolError: the sequence id is in use.
         """
-        if sequence in self._roster.sequences:
+        if sequence in self._roster.sequences or sequence in self._roster.groups:
             raise ProtocolError(f"sequence {sequence} is already in use")
         if self.draining:
             message = "The worker takes no new requests: it is being drained. Try again."
@@ -55,11 +57,17 @@ class Intake:
             return
         self._settle(self._enter(sequence, request), now)
 
-    def cancel(self, sequences: Iterable[SequenceId], reason: FinishReason, now: float) -> None:
-        """End these requests now, whatever their state; ids that are not known (any more) are ignored."""
+    def cancel(
+        self, sequences: Iterable[SequenceId], reason: FinishReason, now: float, output_index: int | None = None
+    ) -> None:
+        """End these requests now, or one output of each, whatever their state; unknown ids are ignored."""
         for sequence in sequences:
-            state = self._roster.sequences.get(sequence)
-            if state is not None:
+            state, group = self._roster.sequences.get(sequence), self._roster.groups.get(sequence)
+            if group is not None:
+                for member in list(group.members):
+                    if output_index in (None, member.index):
+                        self._roster.finish(member, reason, now)
+            elif state is not None and output_index in (None, 0):
                 self._roster.finish(state, reason, now)
 
     def apply(self, update: PolicyUpdate, now: float) -> tuple[int, int]:
@@ -71,6 +79,7 @@ class Intake:
         removed = set(update.removed) - named
         if update.snapshot:
             removed |= self._roster.tenants.keys() - named
+        self._share(update)
         for policy in update.tenants:
             self._adopt(policy)
         for name in removed:
@@ -82,6 +91,16 @@ class Intake:
             if not self._must_hold(held.tenant, held.request):
                 self._settle(held, now)
         return self.applied
+
+    def _share(self, update: PolicyUpdate) -> None:
+        named = {group.name for group in update.share_groups}
+        removed = set(update.removed_share_groups) - named
+        if update.snapshot:
+            removed |= self.shared.names() - named
+        for name in removed:
+            self.shared.remove(name)
+        for group in update.share_groups:
+            self.shared.register(group)
 
     def expire(self, now: float) -> None:
         """End what has waited as long as it may."""
@@ -105,7 +124,7 @@ class Intake:
         sequence.rank = class_rank(sequence.request.priority, tenant.policy.priority)
         if not sequence.admitted:
             num_taken = tenant.num_live - tenant.num_held
-            if num_taken >= tenant.policy.max_running + tenant.policy.max_queued:
+            if num_taken + sequence.request.n > tenant.policy.max_running + tenant.policy.max_queued:
                 self._roster.refuse(sequence, _queue_full(num_taken, tenant.policy), now)
                 return
             granted = size(sequence.request, tenant.policy, self._limits)

@@ -14,7 +14,7 @@ class Refusal(NamedTuple):
 
 
 class RequestOutput(NamedTuple):
-    """News of one request. A finish reason or a refusal is its last one.
+    """News of one output of a request. A finish reason is its last one; a refusal is the last one of the request.
 
     `token_ids` holds every sampled token, the end-of-turn or stop token included.
     """
@@ -23,8 +23,10 @@ class RequestOutput(NamedTuple):
     token_ids: tuple[int, ...] = ()
     kv_byte_seconds: float = 0.0  # cumulative
     num_preemptions: int = 0  # cumulative
+    output_index: int = 0  # which of the request's `n` outputs
     admitted_max_tokens: int = 0  # > 0 once, when the request first runs
     queue_seconds: float = 0.0  # with the admission
+    cached_tokens: int = 0  # with the admission: prompt tokens that were not computed
     finish_reason: FinishReason | None = None
     refusal: Refusal | None = None
     message: str = ""

@@ -3,31 +3,38 @@
 A plan, from the top:
     1. enforce   tenants whose limits were lowered give back what is above them, newest sequences first
     2. secure    every decode gets a slot for its token; where memory is short, somebody is preempted
-    3. share     what is left of the token budget goes to prefill chunks, of running and of newly started sequences,
-                 tenant by tenant in the order of fairness.py
+    3. share     as many tokens as the decodes' targets allow (chunks.py) go to prefill chunks, of running and of newly
+                 started sequences, tenant by tenant in the order of fairness.py
     4. build     decodes first, then chunks; block table cells to write
 """
 
 import heapq
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 
-from engine.memory.manager import KVMemory, Shortage
+from engine.memory.manager import KVMemory
+from engine.memory.supply import Shortage
 from engine.policy import PolicyUpdate
 from engine.request import FinishReason, GenerationRequest, SequenceId
 from engine.scheduler.admission import Admission, Verdict, evict
+from engine.scheduler.chunks import ChunkBudget
 from engine.scheduler.commit import Commit
+from engine.scheduler.enforce import enforce, enforce_groups
 from engine.scheduler.fairness import effective_rank, first_waiting
-from engine.scheduler.intake import HOLD_SECONDS, Intake
+from engine.scheduler.intake import Intake
 from engine.scheduler.outputs import RequestOutput
 from engine.scheduler.pressure import newest, pool_victim
 from engine.scheduler.roster import Roster
 from engine.scheduler.sequence import SequenceState
 from engine.scheduler.sizing import Limits
+from engine.scheduler.step_time import StepWork, chunk_pairs
+from engine.scheduler.targets import EVERY_STEPS, INTER_TOKEN_SECONDS, MIN_CHUNK_TOKENS
 from engine.scheduler.tenant import Tenant
 from engine.step import SequenceStep, StepPlan, StepResult
 
 Prefills = dict[Tenant, list[SequenceState]]
+
+_new = tuple.__new__
 
 
 class Scheduler:
@@ -43,13 +50,15 @@ class Scheduler:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.memory = memory
-        self.roster = Roster(memory)
+        self.roster = Roster(memory, max_batched_tokens)
         self.step = 0  # number of the last plan
         self._clock = clock
         self._budget = max_batched_tokens
         # Never more running sequences than tokens in a step: every decode moves in every step.
-        self._admission = Admission(self.roster, limits, min(memory.shape.max_rows, max_batched_tokens))
         self._intake = Intake(self.roster, limits, eos_token_ids)
+        rows = min(memory.shape.max_rows, max_batched_tokens)
+        self._admission = Admission(self.roster, limits, self._intake.shared, rows)
+        self._chunks = ChunkBudget(minimum=min(MIN_CHUNK_TOKENS, max_batched_tokens), maximum=max_batched_tokens)
         self._attempt = 0  # at a plan: what one attempt preempts does not come back in the same one
         self._planned: list[SequenceState] = []  # of the last plan, in its order
         self._num_decodes = 0  # the first of them
@@ -65,15 +74,25 @@ class Scheduler:
         """Tokens sampled so far."""
         return self._commit.output_tokens
 
+    @property
+    def prefix_tokens(self) -> tuple[int, int]:
+        """Prompt tokens of all admitted requests so far, and how many of them were cached."""
+        return self._admission.asked_tokens, self._admission.found_tokens
+
     # ------------------------------------------------------------ between steps
 
     def submit(self, sequence: SequenceId, request: GenerationRequest) -> None:
         """Take a request in; see `Intake.submit`."""
         self._intake.submit(sequence, request, self._clock())
 
-    def cancel(self, sequences: Iterable[SequenceId], reason: FinishReason = FinishReason.CANCELLED) -> None:
-        """End requests at once and free their blocks; unknown ids are ignored."""
-        self._intake.cancel(sequences, reason, self._clock())
+    def cancel(
+        self,
+        sequences: Iterable[SequenceId],
+        reason: FinishReason = FinishReason.CANCELLED,
+        output_index: int | None = None,
+    ) -> None:
+        """End requests at once, or one output of each, and free their blocks; unknown ids are ignored."""
+        self._intake.cancel(sequences, reason, self._clock(), output_index)
 
     def apply(self, update: PolicyUpdate) -> tuple[int, int]:
         """Take a policy over; the next plan enforces it. Returns the version and epoch in force."""
@@ -104,52 +123,28 @@ class Scheduler:
         self._attempt = number = self._attempt + 1
         self._admission.begin(number)
         if self._intake.changed:
-            self._enforce(number, now)
+            enforce(self.roster, self._intake, number, now)
+        if self._intake.shared.changed:
+            enforce_groups(self.roster, self._intake.shared, now)
         if not self.roster.running and not self.roster.waiting:
             return None
         decodes, prefills = self._secure(number, now)
-        chunks = self._share(self._budget - len(decodes), prefills, now)
+        chunks = self._share(self._chunk_tokens(decodes, prefills), prefills, now)
         parts = self._build(decodes, chunks)
         if not parts:
             return None
         self.step += 1
-        writes, poison = self.memory.take_writes()
-        return StepPlan(number=self.step, sequences=parts, table_writes=writes, poison=poison)
+        writes, poison, copies = self.memory.take_writes(now)
+        return StepPlan(number=self.step, sequences=parts, table_writes=writes, poison=poison, copies=copies)
 
     def commit(self, plan: StepPlan, result: StepResult) -> list[RequestOutput]:
         """Take the step's tokens in: seal full blocks, end what is finished, report all news since the last commit."""
         planned, self._planned = self._planned, []
+        if self._num_decodes < len(planned) or self.step % EVERY_STEPS == 0:
+            self._chunks.observe(_work(plan.sequences, self._num_decodes), result.seconds)
         return self._commit.take(planned, plan.sequences, result, num_decodes=self._num_decodes, now=self._clock())
 
     # ------------------------------------------------------------ parts of a plan
-
-    def _enforce(self, number: int, now: float) -> None:
-        """Bring tenants with a new policy under its limits: newest sequences lose their blocks, none is ended."""
-        for tenant in self._intake.changed:
-            policy, account = tenant.policy, tenant.account
-            if policy is None:
-                self._set_aside(tenant, number, now)
-                continue
-            assert account is not None, "a policy comes with an account"
-            if account.blocks + account.reserved > account.hard:
-                for sequence in tenant.running:
-                    if sequence.table is not None:
-                        self.memory.unreserve(sequence.table)
-            while tenant.running and (account.blocks > account.hard or len(tenant.running) > policy.max_running):
-                victim = newest(tenant.running, protected=True)
-                assert victim is not None, "there is a running one"
-                self.roster.preempt(victim, number, now)
-        self._intake.changed.clear()
-
-    def _set_aside(self, tenant: Tenant, number: int, now: float) -> None:
-        """Stop all that a tenant without policy has; each request ends unless a policy comes in time."""
-        for sequence in list(tenant.running):
-            self.roster.preempt(sequence, number, now)
-        for line in tenant.lines:
-            while (head := line.head()) is not None:
-                self.roster.hold(head, now + HOLD_SECONDS)
-        for sequence in list(tenant.parked.values()):
-            self.roster.hold(sequence, now + HOLD_SECONDS)
 
     def _secure(self, number: int, now: float) -> tuple[list[SequenceState], Prefills]:
         """Give each decode a slot for its token, oldest sequences first; return the decodes and unfinished prefills."""
@@ -171,7 +166,8 @@ class Scheduler:
         table = sequence.table
         assert table is not None, "only a running sequence grows"
         while True:
-            shortage = self.memory.grow(table, sequence.computed + 1, now)
+            alone = len(self.roster.running) == 1  # then only idle caches within guarantees can be in its way
+            shortage = self.memory.grow(table, sequence.computed + 1, now, last_resort=alone)
             if shortage is None:
                 return True
             victim = self._victim(sequence, shortage)
@@ -191,6 +187,16 @@ class Scheduler:
         if victim is None and account.blocks < account.soft:
             victim = pool_victim(busy, protected=True)
         return victim or newest(own) or sequence
+
+    def _chunk_tokens(self, decodes: list[SequenceState], prefills: Prefills) -> int:
+        """Return the tokens that prefills may have in this step, so that no decode waits longer than its class may."""
+        budget = self._budget - len(decodes)
+        if not decodes or not (prefills or self.roster.waiting):
+            return budget
+        target = INTER_TOKEN_SECONDS[min(sequence.rank for sequence in decodes)]
+        context = sum(sequence.computed for sequence in decodes) + len(decodes)
+        start = max((one.computed for some in prefills.values() for one in some), default=0)
+        return min(budget, self._chunks.tokens(len(decodes), context, target, start))
 
     def _share(self, budget: int, prefills: Prefills, now: float) -> dict[SequenceState, int]:
         """Share the budget out in prefill chunks: best class first, then the tenant that has had least service."""
@@ -240,8 +246,9 @@ class Scheduler:
     def _charge(sequence: SequenceState, num_tokens: int, now: float) -> None:
         """Charge a chunk to its tenant, except for tokens that it has paid for before a preemption."""
         end = sequence.computed + num_tokens
-        if end > sequence.charged:
-            sequence.tenant.counter += (end - sequence.charged) * sequence.tenant.prefill_cost
+        paid = max(sequence.charged, sequence.computed)  # what the cache held costs nothing
+        if end > paid:
+            sequence.tenant.counter += (end - paid) * sequence.tenant.prefill_cost
             sequence.charged = end
         sequence.tenant.lines[sequence.rank].served_at = now
 
@@ -257,11 +264,8 @@ class Scheduler:
             computed = sequence.computed  # all tokens but the last; in the order of SequenceStep's fields, for speed:
             token_ids = (sequence.tokens[computed],)
             position = computed + 1 - sequence.num_prompt
-            parts.append(
-                SequenceStep(
-                    sequence.id, table.row, computed, token_ids, sequence.sampling, position, sequence.random_key
-                )
-            )
+            step = (sequence.id, table.row, computed, token_ids, sequence.sampling, position, sequence.random_key)
+            parts.append(_new(SequenceStep, step))  # a call of SequenceStep takes twice as long
         self._num_decodes = len(parts)
         for sequence, num_tokens in chunks.items():
             if sequence.table is None:
@@ -280,3 +284,14 @@ class Scheduler:
                 )
             )
         return tuple(parts)
+
+
+def _work(parts: Sequence[SequenceStep], num_decodes: int) -> StepWork:
+    """Return what a step computes, for the model of how long steps take."""
+    chunks = parts[num_decodes:]
+    return StepWork(
+        num_decodes=num_decodes,
+        context_tokens=sum(part.start for part in parts[:num_decodes]) + num_decodes,
+        prefill_tokens=sum(len(part.token_ids) for part in chunks),
+        prefill_pairs=sum(chunk_pairs(part.start, len(part.token_ids)) for part in chunks),
+    )

@@ -1,12 +1,15 @@
 """Who gives way when memory is short.
 
-For the pool: only tenants above their soft limit, largest overage first, in each the newest sequence first. A sequence
-that runs on reserved blocks is left alone; only a need within a guarantee takes it, and only when nothing else is left.
+For the pool: only tenants whose sequences use more than their soft limit, the largest borrower first, in each the
+newest sequence first. A sequence that runs on reserved blocks is left alone; only a need within a guarantee takes it,
+and only when nothing else is left. (Cached blocks, which nobody uses, have gone before: engine/memory.)
 For a tenant's own ceiling: its own newest sequence.
 """
 
 from collections.abc import Iterable
 
+from engine.memory.pool import BlockPool
+from engine.request import BlockId
 from engine.scheduler.sequence import SequenceState
 from engine.scheduler.tenant import Tenant
 
@@ -27,14 +30,32 @@ def newest(sequences: Iterable[SequenceState], *, protected: bool = False) -> Se
 def pool_victim(tenants: Iterable[Tenant], *, protected: bool = False) -> SequenceState | None:
     """Return the sequence to preempt for want of free blocks, or None when nobody may be asked."""
     best: SequenceState | None = None
-    best_overage = 0
+    most = 0
     for tenant in tenants:
-        overage = tenant.account.overage if tenant.account is not None else 0
-        if overage > best_overage:
+        borrowed = tenant.account.borrowed if tenant.account is not None else 0
+        if borrowed > most:
             candidate = newest(tenant.running, protected=protected)
             if candidate is not None:
-                best, best_overage = candidate, overage
+                best, most = candidate, borrowed
     return best
+
+
+def freed_until_soft(tenant: Tenant, pool: BlockPool, *, protected: bool) -> int:
+    """Return the blocks to be had when the tenant's newest sequences are preempted until it is within its guarantee."""
+    assert tenant.account is not None, "checked by the caller"
+    borrowed, promised, freed = tenant.account.borrowed, 0, 0
+    holders: dict[BlockId, int] = {}  # of the preempted ones: a block is free when they are all of its users
+    for sequence in sorted(tenant.running, key=lambda one: -one.number):
+        table = sequence.table
+        if freed >= borrowed:
+            break
+        if table is None or (is_protected(sequence) and not protected):
+            continue
+        promised += table.reserved
+        for block in table.blocks[table.num_head :]:
+            holders[block] = count = holders.get(block, 0) + 1
+            freed += count == pool.users(block)
+    return promised + min(freed, borrowed)
 
 
 def growth_ahead(sequences: Iterable[SequenceState], block_size: int) -> int:
@@ -45,7 +66,7 @@ def growth_ahead(sequences: Iterable[SequenceState], block_size: int) -> int:
 def expected_blocks(sequence: SequenceState, block_size: int) -> int:
     """Return the blocks that a sequence is expected to hold at its end, by its tenant's outputs so far."""
     length = len(sequence.tokens) + 1
-    expected = sequence.num_prompt + int(sequence.tenant.expected_output)
+    expected = sequence.num_prompt + sequence.tenant.lengths.predict(sequence.generated)
     most = sequence.num_prompt + sequence.max_tokens
     return -(-min(most, max(length, expected)) // block_size)
 

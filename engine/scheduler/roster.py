@@ -10,29 +10,42 @@ The roster moves; it decides nothing.
 
 from engine.errors import InvariantError
 from engine.memory.manager import KVMemory
+from engine.memory.table import BlockTable
 from engine.request import FinishReason, GenerationRequest, SequenceId, TenantId
 from engine.scheduler.fairness import lift
+from engine.scheduler.joining import Prefills
 from engine.scheduler.outputs import Refusal, RequestOutput
-from engine.scheduler.sequence import SequenceState, State
+from engine.scheduler.sequence import SequenceGroup, SequenceState, State
 from engine.scheduler.tenant import Tenant
 from engine.scheduler.timers import Timers
+
+_STREAM = 0x9E3779B97F4A7C15  # distance of the random streams of a request's outputs
+_KEY_MASK = (1 << 64) - 1
+
+
+def fork_key(key: int, index: int) -> int:
+    """Return the random stream of a request's output `index`, given the request's own: that of output 0."""
+    return (key + index * _STREAM) & _KEY_MASK
 
 
 class Roster:
     """Owner of all sequences' and tenants' states."""
 
-    def __init__(self, memory: KVMemory) -> None:
+    def __init__(self, memory: KVMemory, budget: int) -> None:
         self.memory = memory
         self.tenants: dict[TenantId, Tenant] = {}
         self.busy: dict[TenantId, Tenant] = {}  # with at least one request
         self.waiting: dict[TenantId, Tenant] = {}  # with at least one request in line
         self.sequences: dict[SequenceId, SequenceState] = {}
+        self.groups: dict[SequenceId, SequenceGroup] = {}  # of requests with several outputs, by handle
         self.running: list[SequenceState] = []  # in order of admission
         self.held: dict[SequenceId, SequenceState] = {}
         self.timers = Timers()
         self.num_preemptions = 0
+        self.prefills = Prefills(memory.shape.block_size, budget)
         self._events: list[RequestOutput] = []
         self._next_number = 0
+        self._next_fork = -1  # id of the next output that forks; requests have positive ids
         self._floor = 0.0  # counter of the last tenant that fell idle
 
     def tenant(self, name: TenantId) -> Tenant:
@@ -50,7 +63,7 @@ class Roster:
             self.busy[tenant.name] = tenant
         tenant.num_live += 1
         state = SequenceState(sequence, request, tenant, self._next_number)
-        self._next_number += 1
+        self._next_number += request.n  # its other outputs stand right behind it
         self.sequences[sequence] = state
         self.held[sequence] = state
         tenant.num_held += 1
@@ -81,16 +94,18 @@ class Roster:
         sequence.tenant.parked[sequence.number] = sequence
         self._limit(sequence, until)
 
-    def start(self, sequence: SequenceState, now: float) -> None:
-        """Let a waiting request run: a row and an empty block table."""
+    def start(self, sequence: SequenceState, table: BlockTable, now: float) -> None:
+        """Let a waiting request run on a new block table. Its other outputs get in line when it first does."""
         self._leave(sequence)
         sequence.state = State.RUNNING
-        sequence.table = self.memory.open(sequence.id, sequence.tenant.name, now)
+        sequence.table = table
         sequence.tenant.running.append(sequence)
         self.running.append(sequence)
         if not sequence.admitted:
             sequence.admitted = True
             sequence.queue_seconds = max(0.0, now - sequence.request.arrived_at)
+            if sequence.request.n > 1:
+                self._fan_out(sequence)
 
     def preempt(self, sequence: SequenceState, plan_number: int, now: float) -> None:
         """Take a running request's blocks; it keeps its tokens, to be computed again, and its place."""
@@ -104,17 +119,24 @@ class Roster:
         self, sequence: SequenceState, reason: FinishReason, now: float, *, token: int | None = None, message: str = ""
     ) -> None:
         """End a request that was taken, whatever its state, and report it with its last token."""
-        if token is not None and reason in (FinishReason.STOP, FinishReason.LENGTH):
-            sequence.tenant.learn(sequence.generated)
+        if sequence.generated:
+            sequence.tenant.lengths.observe(sequence.generated, complete=reason is FinishReason.STOP)
         self._end(sequence, now)
+        if not sequence.admitted:  # nor have its other outputs begun
+            for index in range(1, sequence.request.n):
+                self._events.append(
+                    RequestOutput(sequence.id, output_index=index, finish_reason=reason, message=message)
+                )
         self._events.append(
             RequestOutput(
-                sequence=sequence.id,
+                sequence=sequence.handle,
                 token_ids=() if token is None else (token,),
                 kv_byte_seconds=sequence.kv_block_seconds * self.memory.shape.block_bytes,
                 num_preemptions=sequence.num_preemptions,
+                output_index=sequence.index,
                 admitted_max_tokens=0 if sequence.announced or not sequence.admitted else sequence.max_tokens,
                 queue_seconds=0.0 if sequence.announced else sequence.queue_seconds,
+                cached_tokens=0 if sequence.announced else sequence.cached_tokens,
                 finish_reason=reason,
                 message=message,
             )
@@ -137,7 +159,7 @@ class Roster:
     def drop_if_idle(self, tenant: Tenant) -> None:
         """Forget a tenant without policy and requests: names that strangers send must not pile up."""
         if tenant.num_live == 0 and tenant.policy is None:
-            self.memory.accounts.close(tenant.name)
+            self.memory.forget(tenant.name)
             self.tenants.pop(tenant.name, None)
 
     def audit(self) -> None:
@@ -165,7 +187,24 @@ class Roster:
             raise InvariantError("the list of waiting tenants is wrong")
         for account in self.memory.accounts:
             if account.blocks > account.hard:
-                raise InvariantError(f"{account.tenant} holds {account.blocks} blocks above its limit {account.hard}")
+                raise InvariantError(f"{account.owner} holds {account.blocks} blocks above its limit {account.hard}")
+
+    def _fan_out(self, leader: SequenceState) -> None:
+        """Put a request's other outputs in line, right behind the one that computes the prompt."""
+        group = leader.group = self.groups[leader.id] = SequenceGroup(leader)
+        for index in range(1, leader.request.n):
+            output = SequenceState(SequenceId(self._next_fork), leader.request, leader.tenant, leader.number + index)
+            self._next_fork -= 1
+            output.handle, output.index, output.group = leader.id, index, group
+            output.rank, output.max_tokens, output.policy_stamp = leader.rank, leader.max_tokens, leader.policy_stamp
+            output.stop_ids = leader.stop_ids
+            output.random_key = fork_key(leader.random_key, index)
+            output.admitted = output.announced = True  # with the first
+            self.sequences[output.id] = self.held[output.id] = output
+            output.tenant.num_live += 1
+            output.tenant.num_held += 1
+            group.members.append(output)
+            self.queue(output)
 
     def _limit(self, sequence: SequenceState, until: float) -> None:
         deadline = sequence.request.deadline
@@ -188,6 +227,7 @@ class Roster:
         table = sequence.table
         assert table is not None, "only a running sequence stops"
         self.memory.free(table, now)
+        self.prefills.end(sequence)
         sequence.kv_block_seconds += table.block_seconds
         sequence.table = None
         sequence.computed = 0
@@ -205,6 +245,10 @@ class Roster:
         sequence.state = State.ENDED
         sequence.tokens = []
         del self.sequences[sequence.id]
+        if sequence.group is not None:
+            sequence.group.members.remove(sequence)
+            if not sequence.group.members:
+                del self.groups[sequence.handle]
         tenant = sequence.tenant
         tenant.num_live -= 1
         if tenant.num_live == 0:

@@ -2,6 +2,7 @@
 
 from enum import Enum
 
+from engine.memory.keys import KeyChain
 from engine.memory.table import BlockTable
 from engine.request import GenerationRequest, SequenceId
 from engine.scheduler.outputs import Refusal
@@ -18,6 +19,16 @@ class State(Enum):
     ENDED = "ended"
 
 
+class SequenceGroup:
+    """The outputs of one request with `n` > 1. The first one computes the prompt, the others fork from it."""
+
+    __slots__ = ("leader", "members")
+
+    def __init__(self, leader: "SequenceState") -> None:
+        self.leader = leader
+        self.members = [leader]  # those that have not ended
+
+
 class SequenceState:
     """Everything the scheduler keeps of one request.
 
@@ -28,10 +39,17 @@ class SequenceState:
     __slots__ = (
         "admitted",
         "announced",
+        "cached_tokens",
+        "chain",
+        "chain_stamp",
         "charged",
         "computed",
         "evictions",
+        "group",
+        "handle",
         "id",
+        "index",
+        "join_until",
         "kv_block_seconds",
         "max_tokens",
         "num_preemptions",
@@ -55,6 +73,13 @@ class SequenceState:
 
     def __init__(self, sequence: SequenceId, request: GenerationRequest, tenant: Tenant, number: int) -> None:
         self.id = sequence
+        self.handle = sequence  # the request's, in reports; all outputs of a request have the same
+        self.index = 0  # which output of the request
+        self.group: SequenceGroup | None = None  # with the request's other outputs, once it has run
+        self.chain: KeyChain | None = None  # keys of its blocks, for the prefix tree
+        self.chain_stamp = (-1, -1)  # the tenant's policy and the registered prefixes under which it was made
+        self.cached_tokens = 0  # of the prompt, when it was first admitted
+        self.join_until = 0  # number of the plan until which it waits for another's prefill; 0: has not begun to
         self.request = request
         self.tenant = tenant
         self.number = number  # order of arrival, kept for life: a preempted sequence keeps its place

@@ -7,6 +7,8 @@ from engine.policy import TenantPolicy
 from engine.request import GenerationRequest, RefusalCode
 from engine.scheduler.outputs import Refusal
 
+MAX_OUTPUTS = 128  # of one request
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
@@ -47,6 +49,8 @@ def check_form(request: GenerationRequest, limits: Limits) -> Refusal | None:
         return Refusal(RefusalCode.INVALID, "top_p must be above 0 and at most 1.", "top_p")
     if sampling.top_k < 0:
         return Refusal(RefusalCode.INVALID, "top_k must be at least 0; 0 turns it off.", "top_k")
+    if not 1 <= request.n <= MAX_OUTPUTS:
+        return Refusal(RefusalCode.INVALID, f"n must be from 1 to {MAX_OUTPUTS}.", "n")
     if sampling.max_tokens < 0:
         return Refusal(RefusalCode.INVALID, "max_tokens must be at least 1, or left out.", "max_tokens")
     return None

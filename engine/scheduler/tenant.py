@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from engine.policy import TenantPolicy
 from engine.request import TenantId
+from engine.scheduler.predict import OutputLengths
 
 if TYPE_CHECKING:
     from engine.memory.accounts import Account
@@ -16,8 +17,6 @@ if TYPE_CHECKING:
 PREFILL_COST = 1.0  # of one prompt token, before division by the weight
 OUTPUT_COST = 2.0
 LEAST_WEIGHT = 0.001  # a counter must never grow so much in one step that others' tokens no longer change theirs
-FIRST_GUESS_TOKENS = 32.0  # expected output of a tenant that has finished nothing yet
-_GUESS_STEP = 0.1  # weight of the newest output length in the running mean
 
 
 class Line:
@@ -61,7 +60,7 @@ class Tenant:
     __slots__ = (
         "account",
         "counter",
-        "expected_output",
+        "lengths",
         "lines",
         "name",
         "num_held",
@@ -83,7 +82,7 @@ class Tenant:
         self.counter = 0.0
         self.prefill_cost = PREFILL_COST
         self.output_cost = OUTPUT_COST
-        self.expected_output = FIRST_GUESS_TOKENS
+        self.lengths = OutputLengths()  # of its outputs so far
         self.running: list[SequenceState] = []
         self.lines = (Line(), Line(), Line())  # by service class
         self.parked: dict[int, SequenceState] = {}
@@ -105,10 +104,6 @@ class Tenant:
     def num_waiting(self) -> int:
         """Sequences in its lines."""
         return len(self.lines[0]) + len(self.lines[1]) + len(self.lines[2])
-
-    def learn(self, num_output: int) -> None:
-        """Note how long an output came to be."""
-        self.expected_output += _GUESS_STEP * (num_output - self.expected_output)
 
 
 def _number(item: tuple[int, SequenceState]) -> int:

@@ -1,8 +1,11 @@
-"""A runner without a model: it stores (sequence, position, token) in slots and emits a hash of what it reads back.
+"""A runner without a model: it stores (namespace, position, token) in slots and emits a hash of what it reads back.
 
 Reads go through its own copy of the block table, as a kernel's would. A block that is stale, foreign, poisoned or in
 the wrong place therefore shows as a wrong token; `expected_tokens` says which tokens are right.
 """
+
+from collections.abc import Callable
+from typing import NamedTuple
 
 import numpy as np
 
@@ -12,11 +15,32 @@ _PRIME = (1 << 61) - 1
 _EMPTY = -1
 
 
+class Identity(NamedTuple):
+    """Who may read a slot that a sequence has written: any sequence of the same number."""
+
+    own: int
+    head: int = 0  # of the first `num_head` tokens
+    num_head: int = 0
+
+
+def alone(part: SequenceStep) -> Identity:
+    """Let a sequence read what it wrote itself, and nothing else."""
+    return Identity(part.sequence)
+
+
 class FakeRunner:
     """Implements `engine.step.Runner` over integers."""
 
-    def __init__(self, shape: CacheShape, *, vocab_size: int = 1000, seconds: float = 0.001) -> None:
+    def __init__(
+        self,
+        shape: CacheShape,
+        *,
+        vocab_size: int = 1000,
+        seconds: float = 0.001,
+        identify: Callable[[SequenceStep], Identity] = alone,
+    ) -> None:
         self._shape = shape
+        self._identify = identify
         self._vocab_size = vocab_size
         self._seconds = seconds
         self._table = np.zeros((shape.max_rows, shape.max_columns), dtype=np.int64)
@@ -32,13 +56,16 @@ class FakeRunner:
         return self._shape
 
     def launch(self, plan: StepPlan) -> "Done":
-        """Poison, write table cells, then write and read slots, sequence by sequence."""
+        """Poison, write table cells, copy, then write all slots and read them back, sequence by sequence."""
         self.num_steps += 1
         for block in plan.poison:
             self._owner[block] = _EMPTY
             self._position[block] = _EMPTY
         for write in plan.table_writes:
             self._table[write.row, write.column : write.column + len(write.blocks)] = write.blocks
+        for source, target in plan.copies:
+            for slots in (self._owner, self._position, self._token):
+                slots[target] = slots[source]
         for part in plan.sequences:
             self._write(part)
         tokens = tuple(self._read(part) for part in plan.sequences if part.sampling is not None)
@@ -48,7 +75,7 @@ class FakeRunner:
         positions = np.arange(part.start, part.start + len(part.token_ids))
         blocks = self._table[part.row, positions // self._shape.block_size]
         slots = positions % self._shape.block_size
-        self._owner[blocks, slots] = part.sequence
+        self._owner[blocks, slots] = self._owners(part, positions)
         self._position[blocks, slots] = positions
         self._token[blocks, slots] = part.token_ids
 
@@ -56,10 +83,14 @@ class FakeRunner:
         positions = np.arange(part.start + len(part.token_ids))
         blocks = self._table[part.row, positions // self._shape.block_size]
         slots = positions % self._shape.block_size
-        foreign = int((self._owner[blocks, slots] != part.sequence).sum())
+        foreign = int((self._owner[blocks, slots] != self._owners(part, positions)).sum())
         misplaced = int((self._position[blocks, slots] != positions).sum())
         token = _next_token(self._token[blocks, slots], part.random_key, self._vocab_size)
         return (token + foreign + misplaced) % self._vocab_size
+
+    def _owners(self, part: SequenceStep, positions: np.ndarray) -> np.ndarray:
+        own, head, num_head = self._identify(part)
+        return np.where(positions < num_head, head, own)
 
 
 class Done:

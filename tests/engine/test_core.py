@@ -192,7 +192,8 @@ def test_cancel_ends_a_running_request_and_frees_its_blocks(core: Core) -> None:
     assert core.output(1, lambda output: bool(output.finish_reason))[-1].finish_reason == "cancelled"
     stats = core.receive(lambda frame: isinstance(frame, ipc.StatsFrame) and frame.running == 0)
     assert isinstance(stats, ipc.StatsFrame)
-    assert stats.blocks_free == stats.blocks_total
+    assert stats.blocks_open == stats.blocks_sealed == 0
+    assert stats.blocks_free + stats.blocks_cached == stats.blocks_total
     later = core.of_type(ipc.StatsFrame)
     assert isinstance(later, ipc.StatsFrame)
     assert later.step == stats.step

@@ -12,7 +12,9 @@ from engine.policy import PolicyUpdate, TenantPolicy
 from engine.request import GenerationRequest, RequestId, SamplingParams, SequenceId, TenantId
 from engine.scheduler.plan import Scheduler
 from tests.engine.tiny_model import make_tiny_model
+from tests.engine.world import ShortOutputs
 
+Output = int | tuple[int, int]
 TENANTS = ("minnow", "whale")
 BLOCK_TOKENS = 8
 PROMPTS = [[1 + (7 * number + 13 * place) % 300 for place in range(3 + 11 * number % 60)] for number in range(12)]
@@ -59,35 +61,49 @@ def set_limit(scheduler: Scheduler, version: int, blocks: int) -> None:
     scheduler.apply(PolicyUpdate(version=version, epoch=0, snapshot=True, tenants=policies))
 
 
-def submit(scheduler: Scheduler, number: int) -> None:
+def submit(
+    scheduler: Scheduler,
+    number: int,
+    *,
+    prompts: list[list[int]] = PROMPTS,
+    shares: bool = False,
+    n: int = 1,
+    handle: int | None = None,
+) -> None:
     """Submit a prompt: even ones greedy, odd ones seeded."""
+    tenant = TENANTS[number % 3 % 2]
     sampling = SamplingParams(
         max_tokens=24, temperature=0.8 * (number % 2), top_p=0.9, top_k=20, seed=number, ignore_eos=True
     )
     request = GenerationRequest(
         request_id=RequestId(str(number)),
-        tenant=TenantId(TENANTS[number % 3 % 2]),
-        namespace=b"",
-        prompt=PROMPTS[number],
+        tenant=TenantId(tenant),
+        namespace=tenant.encode() if shares else b"",
+        prompt=prompts[number],
         sampling=sampling,
+        n=n,
     )
-    scheduler.submit(SequenceId(number), request)
+    scheduler.submit(SequenceId(number if handle is None else handle), request)
 
 
-def run(scheduler: Scheduler, runner: ModelRunner, tokens: dict[int, list[int]], steps: int = 1000) -> None:
-    """Step until nothing can run, or for so many steps; gather tokens."""
+def run(scheduler: Scheduler, runner: ModelRunner, tokens: dict[Output, list[int]], steps: int = 1000) -> int:
+    """Step until nothing can run, or for so many steps; gather tokens, return how many of the prompts' were cached."""
+    cached = 0
     for _ in range(steps):
         plan = scheduler.plan()
         scheduler.audit()
         if plan is None:
             break
         for output in scheduler.commit(plan, runner.launch(plan).wait()):
-            tokens.setdefault(output.sequence, []).extend(output.token_ids)
+            index = output.output_index
+            tokens.setdefault((output.sequence, index) if index else output.sequence, []).extend(output.token_ids)
+            cached += output.cached_tokens
+    return cached
 
 
 def test_tokens_are_those_of_a_request_alone(model: Path) -> None:
     """Twelve requests through a pool that is too small for them, with limits moving, get what each gets alone."""
-    alone: dict[int, list[int]] = {}
+    alone: dict[Output, list[int]] = {}
     scheduler, runner = make_engine(model, num_blocks=64, budget=512)
     set_limit(scheduler, 1, 64)
     for number in range(len(PROMPTS)):
@@ -95,11 +111,11 @@ def test_tokens_are_those_of_a_request_alone(model: Path) -> None:
         run(scheduler, runner, alone)
     assert all(len(found) == 24 for found in alone.values())
 
-    crowded: dict[int, list[int]] = {}
+    crowded: dict[Output, list[int]] = {}
     scheduler, runner = make_engine(model, num_blocks=24, budget=16)
     set_limit(scheduler, 1, 24)
     for name in TENANTS:
-        scheduler.roster.tenant(TenantId(name)).expected_output = 0.0  # admit more than will fit
+        scheduler.roster.tenant(TenantId(name)).lengths = ShortOutputs()  # admit more than will fit
     for number in range(len(PROMPTS)):
         submit(scheduler, number)
     run(scheduler, runner, crowded, steps=30)
@@ -110,3 +126,35 @@ def test_tokens_are_those_of_a_request_alone(model: Path) -> None:
     assert scheduler.roster.num_preemptions > 3
     assert crowded == alone
     assert scheduler.memory.pool.num_free == 24
+
+
+def test_shared_blocks_change_no_token(model: Path) -> None:
+    """Prompts with a common beginning, each twice and with two outputs, in a pool too small for all: cache, copies,
+    forks and preemption give what each gets alone in a pool of its own, without a cache.
+    """
+    stem = [1 + 17 * place % 300 for place in range(45)]
+    prompts = [[*stem[: 45 - 4 * number], *PROMPTS[number]] for number in range(8)]
+    alone: dict[Output, list[int]] = {}
+    scheduler, runner = make_engine(model, num_blocks=64, budget=512)
+    set_limit(scheduler, 1, 64)
+    for number in range(8):
+        submit(scheduler, number, prompts=prompts, n=2)
+        assert run(scheduler, runner, alone) == 0
+
+    crowded: dict[Output, list[int]] = {}
+    scheduler, runner = make_engine(model, num_blocks=26, budget=24)
+    set_limit(scheduler, 1, 26)
+    for name in TENANTS:
+        scheduler.roster.tenant(TenantId(name)).lengths = ShortOutputs()
+    cached = 0
+    for handle in range(16):
+        submit(scheduler, handle % 8, prompts=prompts, n=2, shares=True, handle=handle)
+        cached += run(scheduler, runner, crowded, steps=6)
+    cached += run(scheduler, runner, crowded)
+    assert cached > 300
+    assert scheduler.roster.num_preemptions > 3
+    assert scheduler.memory.supply.num_evicted > 10
+    for number in range(8):
+        for handle in (number, number + 8):
+            assert crowded[handle] == alone[number]
+            assert crowded[handle, 1] == alone[number, 1]

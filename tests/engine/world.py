@@ -2,9 +2,11 @@
 
 from collections import defaultdict
 from collections.abc import Sequence
+from dataclasses import replace
 
 from engine.memory.manager import KVMemory
-from engine.policy import PolicyUpdate, TenantPolicy
+from engine.memory.pool import OPEN
+from engine.policy import PolicyUpdate, SharedPrefix, ShareGroup, TenantPolicy
 from engine.request import (
     FinishReason,
     GenerationRequest,
@@ -16,12 +18,24 @@ from engine.request import (
 )
 from engine.scheduler.outputs import Refusal, RequestOutput
 from engine.scheduler.plan import Scheduler
+from engine.scheduler.predict import OutputLengths
+from engine.scheduler.roster import fork_key
 from engine.scheduler.sizing import Limits
-from engine.step import CacheShape, StepPlan
-from tests.engine.fake_runner import FakeRunner, expected_tokens
+from engine.step import CacheShape, SequenceStep, StepPlan
+from tests.engine.fake_runner import FakeRunner, Identity, expected_tokens
+
+Output = SequenceId | tuple[SequenceId, int]  # the first output of a request goes by its id alone
 
 BLOCK_BYTES = 100
 VOCAB_SIZE = 1000
+
+
+class ShortOutputs(OutputLengths):
+    """Predicts that every output ends with its next token: more is admitted than will fit."""
+
+    def predict(self, generated: int = 0) -> int:
+        """Return the least that can be."""
+        return generated + 1
 
 
 class World:
@@ -37,6 +51,7 @@ class World:
         max_context: int = 256,
         eos: Sequence[int] = (),
         audit: bool = True,
+        token_seconds: float = 0.0,
     ) -> None:
         columns = -(-max_context // block_size)
         self.shape = CacheShape(
@@ -47,7 +62,8 @@ class World:
             max_columns=columns,
         )
         self.now = 100.0
-        self.runner = FakeRunner(self.shape, vocab_size=VOCAB_SIZE)
+        self.runner = FakeRunner(self.shape, vocab_size=VOCAB_SIZE, identify=self._identify)
+        self._identities: dict[object, int] = {}
         limits = Limits(
             vocab_size=VOCAB_SIZE,
             max_context=max_context,
@@ -59,15 +75,17 @@ class World:
             KVMemory(self.shape), limits, max_batched_tokens=budget, eos_token_ids=eos, clock=lambda: self.now
         )
         self.requests: dict[SequenceId, GenerationRequest] = {}
-        self.tokens: dict[SequenceId, list[int]] = defaultdict(list)
+        self.tokens: dict[Output, list[int]] = defaultdict(list)
         self.granted: dict[SequenceId, int] = {}
-        self.finished: dict[SequenceId, FinishReason] = {}
+        self.cached_tokens: dict[SequenceId, int] = {}
+        self.finished: dict[Output, FinishReason] = {}
         self.refused: dict[SequenceId, Refusal] = {}
-        self.outputs: dict[SequenceId, list[RequestOutput]] = defaultdict(list)
+        self.outputs: dict[Output, list[RequestOutput]] = defaultdict(list)
         self.plan: StepPlan | None = None  # the last one
         self._policies: dict[str, TenantPolicy] = {}
         self._version = 0
         self._audit = audit
+        self._token_seconds = token_seconds  # of each token in a step, beside the step's own time
 
     def policy(self, tenant: str, *, blocks: int = 64, soft: int = 0, **changes: object) -> None:
         """Set a tenant's policy; `blocks` and `soft` are its hard and soft limit in blocks."""
@@ -87,6 +105,24 @@ class World:
         )
         self.update((self._policies[tenant],))
 
+    def share(self, group: str, *prefixes: Sequence[int], blocks: int = 16, soft: int = 16) -> None:
+        """Register prefixes for a share group; none takes the group away."""
+        namespace = f"secret of {group}".encode()
+        shared = tuple(SharedPrefix(group=group, namespace=namespace, token_ids=tuple(one)) for one in prefixes)
+        limits = {"kv_soft_bytes": soft * BLOCK_BYTES, "kv_hard_bytes": blocks * BLOCK_BYTES}
+        groups = (ShareGroup(name=group, prefixes=shared, **limits),) if prefixes else ()
+        self._version += 1
+        self.scheduler.apply(
+            PolicyUpdate(
+                version=self._version,
+                epoch=0,
+                snapshot=False,
+                tenants=(),
+                share_groups=groups,
+                removed_share_groups=() if prefixes else (group,),
+            )
+        )
+
     def update(self, tenants: tuple[TenantPolicy, ...] = (), *, removed: tuple[str, ...] = ()) -> None:
         """Apply a policy delta with the next version."""
         self._version += 1
@@ -104,6 +140,8 @@ class World:
         priority: Priority = Priority.STANDARD,
         deadline: float = 0.0,
         policy_version: int = 0,
+        namespace: bytes | None = None,
+        n: int = 1,
         **sampling: object,
     ) -> SequenceId:
         """Submit a prompt, or one of so many tokens, and return its id; the seed is the id."""
@@ -114,7 +152,8 @@ class World:
         request = GenerationRequest(
             request_id=RequestId(f"request-{sequence}"),
             tenant=TenantId(tenant),
-            namespace=tenant.encode(),
+            namespace=tenant.encode() if namespace is None else namespace,
+            n=n,
             prompt=prompt,
             sampling=SamplingParams(**fields),  # type: ignore[arg-type]
             priority=priority,
@@ -139,8 +178,10 @@ class World:
             assert not roster.running and not roster.waiting, "something could run, and nothing does"
             outputs = self.scheduler.take_outputs()
         else:
-            result = self.runner.launch(plan).wait()
-            self.now += seconds
+            self._check_writes(plan)
+            took = seconds + plan.num_tokens * self._token_seconds
+            result = replace(self.runner.launch(plan).wait(), seconds=took)
+            self.now += took
             outputs = self.scheduler.commit(plan, result)
         for output in outputs:
             self._take(output)
@@ -155,30 +196,60 @@ class World:
         raise AssertionError(f"still running after {limit} steps")
 
     def held(self, tenant: str) -> int:
-        """Return the blocks of the tenant's account."""
+        """Return the blocks that the tenant's sequences use."""
         account = self.scheduler.memory.accounts.get(TenantId(tenant))
-        return account.blocks if account is not None else 0
+        return account.used if account is not None else 0
+
+    def cached(self, tenant: str) -> int:
+        """Return the blocks that are cached on the tenant's account."""
+        account = self.scheduler.memory.accounts.get(TenantId(tenant))
+        return account.cached if account is not None else 0
 
     def running(self) -> list[SequenceId]:
         """Return the ids of the running sequences."""
         return [sequence.id for sequence in self.scheduler.roster.running]
 
-    def expected(self, sequence: SequenceId, count: int) -> list[int]:
-        """Return the first `count` tokens that this request would get alone."""
-        prompt = list(self.requests[sequence].prompt)
-        return expected_tokens(prompt, count, random_key=int(sequence), vocab_size=VOCAB_SIZE)
+    def expected(self, output: Output, count: int) -> list[int]:
+        """Return the first `count` tokens that this output of a request would get alone."""
+        sequence, index = output if isinstance(output, tuple) else (output, 0)
+        request = self.requests[sequence]
+        assert request.sampling.seed is not None
+        key = fork_key(request.sampling.seed, index)
+        return expected_tokens(list(request.prompt), count, random_key=key, vocab_size=VOCAB_SIZE)
 
-    def assert_exact(self, sequence: SequenceId) -> None:
-        """Check the request's tokens, all of them, against what it would get alone."""
-        assert self.tokens[sequence] == self.expected(sequence, len(self.tokens[sequence]))
+    def assert_exact(self, output: Output) -> None:
+        """Check an output's tokens, all of them, against what it would get alone."""
+        assert self.tokens[output] == self.expected(output, len(self.tokens[output]))
 
     def assert_empty(self) -> None:
-        """Check that nothing is left: no request, no block, no promise."""
+        """Check that nothing is left: no request, no block in use, no promise."""
+        memory = self.scheduler.memory
         self.scheduler.audit()
         assert not self.scheduler.roster.sequences
-        assert self.scheduler.memory.pool.num_free == self.shape.num_blocks
-        assert self.scheduler.memory.reserved == 0
-        assert self.scheduler.memory.num_free_rows == self.shape.max_rows
+        assert not self.scheduler.roster.groups
+        assert memory.pool.num_free + memory.pool.num_cached == self.shape.num_blocks
+        assert memory.supply.reserved == 0
+        assert memory.num_free_rows == self.shape.max_rows
+
+    def _identify(self, part: SequenceStep) -> Identity:
+        """Let sequences of one namespace read each other's slots, and nobody else's."""
+        sequence = self.scheduler.roster.sequences[part.sequence]
+        own = self._identities.setdefault(sequence.request.namespace or sequence.handle, len(self._identities) + 1)
+        chain = sequence.chain
+        if chain is None or chain.head is None:
+            return Identity(own)
+        head = self._identities.setdefault(chain.head.namespace, len(self._identities) + 1)
+        return Identity(own, head, chain.head.num_blocks * self.shape.block_size)
+
+    def _check_writes(self, plan: StepPlan) -> None:
+        """Check that no step writes to a block that is full or that somebody else holds too."""
+        pool, size = self.scheduler.memory.pool, self.shape.block_size
+        for part in plan.sequences:
+            table = self.scheduler.roster.sequences[part.sequence].table
+            assert table is not None
+            end = part.start + len(part.token_ids)
+            for block in table.blocks[part.start // size : -(-end // size)]:
+                assert (pool.state(block), pool.users(block)) == (OPEN, 1), "a shared block is written"
 
     def _check(self) -> None:
         if self._audit:
@@ -187,7 +258,10 @@ class World:
             assert account.blocks <= account.hard
 
     def _take(self, output: RequestOutput) -> None:
-        sequence = output.sequence
+        sequence, index = output.sequence, output.output_index
+        if index:
+            self._take_other(output)
+            return
         assert sequence not in self.finished, "news after the end"
         assert sequence not in self.refused, "news after the end"
         self.outputs[sequence].append(output)
@@ -195,7 +269,18 @@ class World:
         if output.admitted_max_tokens:
             assert sequence not in self.granted, "admitted twice"
             self.granted[sequence] = output.admitted_max_tokens
+            self.cached_tokens[sequence] = output.cached_tokens
         if output.finish_reason is not None:
             self.finished[sequence] = output.finish_reason
         if output.refusal is not None:
             self.refused[sequence] = output.refusal
+
+    def _take_other(self, output: RequestOutput) -> None:
+        """Take news of an output that is not its request's first."""
+        key = (output.sequence, output.output_index)
+        assert key not in self.finished, "news after the end"
+        assert output.refusal is None, "a request is refused as a whole"
+        self.outputs[key].append(output)
+        self.tokens[key] += output.token_ids
+        if output.finish_reason is not None:
+            self.finished[key] = output.finish_reason

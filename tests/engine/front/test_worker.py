@@ -25,7 +25,7 @@ async def idle(client: Client) -> pb.Stats:
         lambda event: (
             event.HasField("stats")
             and event.stats.running + event.stats.queued == 0
-            and event.stats.blocks_free == event.stats.blocks_total > 0
+            and event.stats.blocks_open + event.stats.blocks_sealed == 0 < event.stats.blocks_total
         )
     )
     control.call.cancel()

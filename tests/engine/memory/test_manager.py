@@ -5,7 +5,8 @@ from collections.abc import Callable
 import pytest
 
 from engine.errors import InvariantError
-from engine.memory.manager import KVMemory, Shortage
+from engine.memory.manager import KVMemory
+from engine.memory.supply import Shortage
 from engine.memory.table import BlockTable
 from engine.request import SequenceId, TenantId
 from engine.step import CacheShape
@@ -67,7 +68,7 @@ def test_promised_blocks_are_kept_for_their_sequence() -> None:
     assert memory.grow(other, 12, 0.0) is Shortage.POOL
     assert memory.grow(other, 8, 0.0) is None
     assert memory.grow(kept, 16, 0.0) is None
-    assert memory.reserved == 0
+    assert memory.supply.reserved == 0
     memory.audit()
 
 
@@ -90,15 +91,16 @@ def test_hands_table_cells_and_poison_over_once() -> None:
     table = open_table(memory, 1, tokens=4)
     memory.grow(table, 9, 0.0)
     blocks = tuple(table.blocks)
-    writes, poison = memory.take_writes()
+    writes, poison, copies = memory.take_writes(0.0)
     assert [(write.row, write.column, write.blocks) for write in writes] == [
         (table.row, 0, blocks[:1]),
         (table.row, 1, blocks[1:]),
     ]
     assert poison == blocks
+    assert not copies
     memory.free(table, 0.0)
-    assert memory.take_writes() == ((), blocks)
-    assert memory.take_writes() == ((), ())
+    assert memory.take_writes(0.0) == ((), blocks[::-1], ())
+    assert memory.take_writes(0.0) == ((), (), ())
 
 
 def test_counts_block_seconds() -> None:
@@ -117,10 +119,10 @@ def test_gives_everything_back() -> None:
     memory = make_memory()
     table = open_table(memory, 1, tokens=9)
     memory.reserve(table, 5)
-    memory.seal(table, 9)
+    memory.seal(table, 9, range(9), 0.0)
     assert memory.pool.num_sealed == 2
     memory.free(table, 0.0)
-    assert (memory.pool.num_free, memory.reserved, memory.num_free_rows) == (8, 0, 4)
+    assert (memory.pool.num_free, memory.supply.reserved, memory.num_free_rows) == (8, 0, 4)
     memory.audit()
     with pytest.raises(InvariantError, match="twice"):
         memory.free(table, 0.0)
@@ -140,7 +142,7 @@ def test_keeps_the_peak_between_two_readings() -> None:
     [
         lambda memory, table: setattr(table.account, "blocks", 1),
         lambda memory, table: setattr(table.account, "peak", 0),
-        lambda memory, table: setattr(memory, "reserved", 1),
+        lambda memory, table: setattr(memory.supply, "reserved", 1),
         lambda memory, table: setattr(table, "num_sealed", 2),
         lambda memory, table: setattr(table, "capacity", 4),
         lambda memory, table: table.blocks.append(table.blocks[0]),
@@ -154,7 +156,7 @@ def test_audit_finds(break_it: Callable[[KVMemory, BlockTable], object]) -> None
     memory = make_memory()
     open_table(memory, 1, tokens=4)
     table = open_table(memory, 2, WHALE, tokens=8)
-    memory.seal(table, 4)
+    memory.seal(table, 4, range(4), 0.0)
     memory.audit()
     break_it(memory, table)
     with pytest.raises(InvariantError):

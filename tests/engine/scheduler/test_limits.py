@@ -3,7 +3,7 @@
 import pytest
 
 from engine.request import FinishReason, RefusalCode, TenantId
-from tests.engine.world import World
+from tests.engine.world import ShortOutputs, World
 
 
 def test_a_tenant_at_its_ceiling_gives_way_to_itself() -> None:
@@ -11,7 +11,7 @@ def test_a_tenant_at_its_ceiling_gives_way_to_itself() -> None:
     world = World(block_size=4)
     world.policy("minnow", blocks=10)
     world.policy("whale")
-    world.scheduler.roster.tenant(TenantId("minnow")).expected_output = 0.0  # admits both, which is one too many
+    world.scheduler.roster.tenant(TenantId("minnow")).lengths = ShortOutputs()  # admits both, which is one too many
     older, newer = world.submit("minnow", 8, 32), world.submit("minnow", 8, 32)
     other = world.submit("whale", 8, 60)
     world.run()

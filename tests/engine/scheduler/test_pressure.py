@@ -6,13 +6,13 @@ import pytest
 
 from engine.request import FinishReason, SequenceId, TenantId
 from engine.scheduler.pressure import MAX_EVICTIONS
-from tests.engine.world import World
+from tests.engine.world import ShortOutputs, World
 
 
 def expect_short_outputs(world: World, *tenants: str) -> None:
     """Let the scheduler believe that outputs end at once, so that it admits more than will fit."""
     for tenant in tenants:
-        world.scheduler.roster.tenant(TenantId(tenant)).expected_output = 0.0
+        world.scheduler.roster.tenant(TenantId(tenant)).lengths = ShortOutputs()
 
 
 def test_the_largest_borrower_gives_way_newest_first() -> None:

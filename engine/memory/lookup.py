@@ -1,0 +1,86 @@
+"""What the tree holds of a sequence: whole blocks to share, and part of the next one to copy."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from engine.memory.accounts import Account
+from engine.memory.keys import BlockHasher, KeyChain, SharedHead
+from engine.memory.pool import CACHED, BlockPool
+from engine.memory.prefix import Place, PrefixTree
+from engine.request import BlockId
+
+
+class Match(NamedTuple):
+    """What the tree holds of a sequence: whole blocks, and part of the next one that can be copied."""
+
+    blocks: tuple[BlockId, ...] = ()
+    num_tokens: int = 0  # in both
+    part: BlockId | None = None
+    idle: int = 0  # of the blocks of the sequence's own account, those that nobody uses: taking them costs the account
+    idle_head: int = 0  # the same of its share group's account
+
+
+NO_MATCH = Match()
+
+
+class Lookup:
+    """Makes the key chains of sequences and finds what is known of them. Changes no block.
+
+    A namespace belongs to the account that first used it, until that one is forgotten.
+    """
+
+    def __init__(self, pool: BlockPool, tree: PrefixTree, hasher: BlockHasher) -> None:
+        self._pool = pool
+        self._tree = tree
+        self._hasher = hasher
+        self._namespaces: dict[bytes, int] = {}  # account index of each
+
+    def chain(self, account: Account, namespace: bytes, head: SharedHead | None = None) -> KeyChain | None:
+        """Return a new chain of keys in an account's namespace; None when the sequence cannot share anything.
+
+        That is so without a namespace, and when the namespace is another account's.
+        """
+        if not namespace or self._namespaces.setdefault(namespace, account.index) != account.index:
+            return None
+        if head is not None and self._namespaces.setdefault(head.namespace, head.account) != head.account:
+            head = None
+        return KeyChain(self._hasher, namespace, head)
+
+    def match(self, chain: KeyChain, token_ids: Sequence[int]) -> Match:
+        """Look up the longest known prefix of a sequence, its last token never included: that one makes the logits."""
+        size, limit = self._tree.block_size, len(token_ids) - 1
+        chain.extend(token_ids, limit // size)
+        blocks = self._tree.find(chain.keys, limit // size)
+        count = len(blocks)
+        part, num_part = BlockId(-1), 0
+        rest = token_ids[count * size : min(limit, (count + 1) * size)]
+        if rest:
+            root = chain.root(count)
+            place = Place(None, root) if root is not None else Place(blocks[-1], None)
+            part, num_part = self._tree.find_part(place, rest)
+        taken = [*blocks, part] if num_part else blocks
+        idle = [index for index, block in enumerate(taken) if self._pool.state(block) == CACHED]
+        idle_head = sum(index < chain.num_head for index in idle)
+        return Match(
+            blocks=tuple(blocks),
+            num_tokens=count * size + num_part,
+            part=part if num_part else None,
+            idle=len(idle) - idle_head,
+            idle_head=idle_head,
+        )
+
+    def without_part(self, match: Match, chain: KeyChain) -> Match:
+        """Return the match without the block to copy: holding its source may be one block too many."""
+        if match.part is None:
+            return match
+        idle, in_head = self._pool.state(match.part) == CACHED, len(match.blocks) < chain.num_head
+        return Match(
+            blocks=match.blocks,
+            num_tokens=len(match.blocks) * self._tree.block_size,
+            idle=match.idle - (idle and not in_head),
+            idle_head=match.idle_head - (idle and in_head),
+        )
+
+    def forget(self, account: Account) -> None:
+        """Let the account's namespaces go."""
+        self._namespaces = {name: index for name, index in self._namespaces.items() if index != account.index}

@@ -1,0 +1,152 @@
+"""Where a needed block comes from: every block's account, and who gives up what.
+
+1. the free ones
+2. the account's own cached blocks
+3. cached blocks of other accounts above their soft limit, largest overage first
+4. as a last resort, where a need does not fit beside the guarantees of others at all: any cached block
+"""
+
+from collections.abc import Callable
+from enum import Enum
+
+from engine.errors import InvariantError
+from engine.memory.accounts import Account, Accounts
+from engine.memory.eviction.base import EvictionOrder
+from engine.memory.pool import CACHED, BlockPool
+from engine.memory.prefix import PrefixTree
+from engine.memory.reclaim import Reclaim
+from engine.memory.table import BlockTable
+from engine.request import BlockId
+
+
+class Shortage(Enum):
+    """Why a table could not grow. A result, not an error."""
+
+    ACCOUNT = "account"  # the tenant is at its own ceiling
+    POOL = "pool"  # no block to be had that is not promised, guaranteed or in use
+
+
+class Supply:
+    """Pool, tree and accounts together: a block changes hands here, and nowhere else."""
+
+    def __init__(self, num_blocks: int, block_size: int, make_order: Callable[[], EvictionOrder]) -> None:
+        self.pool = BlockPool(num_blocks)
+        self.tree = PrefixTree(num_blocks, block_size)
+        self.accounts = Accounts(num_blocks)
+        self.reclaim = Reclaim(self.pool, self.tree, make_order)
+        self.reserved = 0  # blocks promised to sequences, all accounts; as many are free
+        self.num_evicted = 0  # cached blocks that were given up
+        self.touched: list[BlockId] = []  # allocated or freed, for the runner to poison
+
+    def available(self, account: Account, *, last_resort: bool = False) -> int:
+        """Return the blocks to be had for an account; promised ones are not among them."""
+        free = self.pool.num_free - self.reserved
+        if last_resort:
+            return free + self.pool.num_cached
+        return free + account.cached + self.accounts.takeable(account)
+
+    def find(self, table: BlockTable, count: int, *, num_head: int = 0, last_resort: bool = False) -> Shortage | None:
+        """Have `count` blocks free for a table, the first `num_head` of its share group's; say what forbids it.
+
+        A sequence's own promise is its to use.
+        """
+        account, head = table.account, table.head_account
+        own = count - num_head
+        if own and account.used + account.reserved - table.reserved + own > account.hard:
+            return Shortage.ACCOUNT
+        if num_head and head.used + num_head > head.hard:
+            return Shortage.ACCOUNT
+        promised = min(own, table.reserved)
+        missing = count - promised - self.pool.num_free + self.reserved
+        if missing > 0 and count - promised > self.available(account, last_resort=last_resort):
+            return Shortage.POOL
+        while account.blocks + own > account.hard and account.cached:
+            self.evict(account)
+        while num_head and head.blocks + num_head > head.hard:
+            self.evict(head)
+        while self.pool.num_free - self.reserved < count - promised:
+            self.evict(self._giver(account, last_resort=last_resort))
+        return None
+
+    def allocate(self, table: BlockTable, count: int, *, num_head: int = 0) -> list[BlockId]:
+        """Take blocks that `find` has found, the first `num_head` on the account of the table's share group."""
+        blocks = self.pool.allocate(count)
+        assert blocks is not None, "found before"
+        self.release(table, min(count - num_head, table.reserved))
+        _charge(table.head_account, num_head)
+        _charge(table.account, count - num_head)
+        self.touched += blocks
+        return blocks
+
+    def allocate_one(self, table: BlockTable) -> BlockId | None:
+        """Take a block on the table's account where nothing is short and nothing promised to it; else take none."""
+        account = table.account
+        if table.reserved or account.blocks + account.reserved >= account.hard or self.pool.num_free <= self.reserved:
+            return None
+        block = self.pool.allocate_one()
+        account.blocks = blocks = account.blocks + 1
+        if blocks > account.peak:
+            account.peak = blocks
+        self.touched.append(block)
+        return block
+
+    def release(self, table: BlockTable, count: int) -> None:
+        """Take back so many of the blocks that are promised to a table; a negative count promises more."""
+        table.reserved -= count
+        table.account.reserved -= count
+        self.reserved -= count
+
+    def evict(self, account: Account) -> None:
+        """Give up the account's least valuable cached block."""
+        candidates = self.reclaim.of(account.index)
+        block = candidates.take()
+        if block is None:
+            raise InvariantError(f"{account.owner} counts {account.cached} cached blocks, and none can be given up")
+        hits = self.tree.node(block, 0).hits
+        key, parent = self.tree.remove(block)
+        candidates.order.evicted(key, hits)
+        account.cached -= 1
+        account.blocks -= 1
+        self.num_evicted += 1
+        self.discard([block])
+        if parent is not None:
+            candidates.offer(parent, account.cached)
+
+    def use(self, block: BlockId) -> None:
+        """Add a user to a block."""
+        if self.pool.state(block) == CACHED:
+            self.accounts.at(self.tree.account(block)).cached -= 1
+        self.pool.share(block)
+
+    def let_go(self, block: BlockId, now: float) -> bool:
+        """Take a user off a block; False when it was the last one and nothing knows the block any more."""
+        if self.pool.users(block) > 1:
+            self.pool.unshare(block)
+            return True
+        if block not in self.tree:
+            return False
+        self.pool.cache(block)
+        self.tree.touch(block, now)
+        account = self.accounts.at(self.tree.account(block))
+        account.cached += 1
+        self.reclaim.of(account.index).offer(block, account.cached)
+        return True
+
+    def discard(self, blocks: list[BlockId]) -> None:
+        """Free blocks whose account has been relieved of them."""
+        self.pool.free(blocks)
+        self.touched += blocks
+
+    def _giver(self, account: Account, *, last_resort: bool) -> Account:
+        """Return whose cached block goes next for an account's need."""
+        giver = account if account.cached else self.accounts.largest_borrower(account)
+        if giver is None and last_resort:
+            giver = max(self.accounts, key=lambda one: one.cached)
+        assert giver is not None and giver.cached, "counted by `available`"
+        return giver
+
+
+def _charge(account: Account, count: int) -> None:
+    account.blocks += count
+    if account.blocks > account.peak:
+        account.peak = account.blocks

@@ -1,0 +1,104 @@
+"""What a waiting sequence would start with: blocks to share or to fork from, and how many it needs beside them."""
+
+from dataclasses import dataclass
+
+from engine.memory.accounts import Account
+from engine.memory.lookup import NO_MATCH, Match
+from engine.scheduler.pressure import is_protected
+from engine.scheduler.roster import Roster
+from engine.scheduler.sequence import SequenceState, State
+from engine.scheduler.sharing import SharedPrefixes
+
+
+@dataclass(slots=True)
+class Offer:
+    """What a sequence would start with, and the blocks that it needs beside that."""
+
+    account: Account
+    whole: int  # blocks in all that must be there or found: for its tokens, or for all it may ever need
+    match: Match
+    parent: SequenceState | None = None  # it forks from this one
+    num_shared: int = 0  # of `whole`, those that it shares
+    num_own: int = 0  # of `whole`, those to find on its own account
+
+    @property
+    def num_new(self) -> int:
+        """Blocks to find, its share group's too."""
+        return self.whole - self.num_shared
+
+    @property
+    def used(self) -> int:
+        """Blocks of the account that would be in use."""
+        return self.account.used + self.match.idle + self.num_own
+
+
+class Offers:
+    """Looks sequences up in memory. Changes nothing but a sequence's chain of keys."""
+
+    def __init__(self, roster: Roster, shared: SharedPrefixes) -> None:
+        self._roster = roster
+        self._memory = roster.memory
+        self._shared = shared
+
+    def make(self, sequence: SequenceState, account: Account) -> Offer:
+        """Look up what a sequence can share."""
+        needed = self._memory.blocks_for(len(sequence.tokens))
+        whole = needed
+        if is_protected(sequence):
+            most = self._memory.blocks_for(sequence.num_prompt + sequence.max_tokens)
+            whole = max(needed, min(most, account.hard))
+        parent = _parent(sequence)
+        if parent is not None:  # all but the block of the last prompt token: that one is copied, or its own
+            num_shared = self._memory.blocks_for(sequence.num_prompt) - 1
+            own = whole - max(num_shared, 0 if parent.table is None else parent.table.num_head)
+            return Offer(account, whole, NO_MATCH, parent, num_shared, own)
+        match = self._match(sequence, account)
+        num_head = sequence.chain.num_head if sequence.chain is not None else 0
+        num_shared = len(match.blocks)
+        offer = Offer(account, whole, match, None, num_shared, whole - max(num_shared, min(num_head, needed)))
+        if match.part is not None and sequence.chain is not None:
+            alone = not self._roster.running
+            short = offer.num_new > self._memory.available(account, match, last_resort=self.is_misfit(offer) and alone)
+            if short or offer.used + account.reserved > account.hard:
+                offer.match = self._memory.lookup.without_part(match, sequence.chain)
+        return offer
+
+    def _match(self, sequence: SequenceState, account: Account) -> Match:
+        """Look the sequence up under its share group's namespace, or under its own where the group has no room."""
+        stamp = (sequence.tenant.policy_stamp, self._shared.stamp)
+        if sequence.chain_stamp != stamp:
+            head = self._shared.head(sequence)
+            sequence.chain = self._memory.lookup.chain(account, sequence.request.namespace, head)
+            sequence.chain_stamp = stamp
+        chain = sequence.chain
+        if chain is None:
+            return NO_MATCH
+        match = self._memory.lookup.match(chain, sequence.tokens)
+        if chain.head is not None:
+            group = self._memory.accounts.at(chain.head.account)
+            needed = min(chain.num_head, self._memory.blocks_for(len(sequence.tokens)))
+            missing = max(0, needed - len(match.blocks))
+            if group.used + match.idle_head + missing > group.hard:
+                chain = sequence.chain = self._memory.lookup.chain(account, sequence.request.namespace)
+                return NO_MATCH if chain is None else self._memory.lookup.match(chain, sequence.tokens)
+        return match
+
+    def is_misfit(self, offer: Offer) -> bool:
+        """Say whether a need is in the way of guarantees: it exceeds what they leave of the pool in full use."""
+        return offer.whole > self._memory.shape.num_blocks - self._memory.accounts.guarantees(offer.account)
+
+
+def waits_for_leader(sequence: SequenceState) -> bool:
+    """Say whether a sequence is to fork from another output of its request that still computes the prompt."""
+    if sequence.group is None or sequence.generated:
+        return False
+    leader = sequence.group.leader
+    return leader is not sequence and leader.state is State.RUNNING and leader.computed < leader.num_prompt - 1
+
+
+def _parent(sequence: SequenceState) -> SequenceState | None:
+    """Return the sequence to fork from: the one that computed the same prompt, while it runs."""
+    if sequence.group is None or sequence.group.leader is sequence or sequence.generated:
+        return None
+    leader = sequence.group.leader
+    return leader if leader.table is not None and leader.computed >= leader.num_prompt - 1 else None

@@ -1,0 +1,127 @@
+"""Several outputs of one prompt: computed once, shared, each as if it were alone."""
+
+from engine.request import FinishReason, RefusalCode, TenantId
+from tests.engine.world import ShortOutputs, World
+
+PROMPT = [(7 * place) % 900 for place in range(42)]
+
+
+def test_outputs_share_the_prompt() -> None:
+    """Four outputs compute the prompt once and one token of it each; all are what they would be alone."""
+    world = World(block_size=4, budget=64)
+    world.policy("minnow")
+    request = world.submit("minnow", PROMPT, 10, n=4)
+    total = most = 0
+    while world.step():
+        assert world.plan is not None
+        total += world.plan.num_tokens
+        most = max(most, world.held("minnow"))
+    assert total == 42 + 3 * 1 + 4 * 9
+    assert most <= 42 // 4 + 4 * 4
+    outputs = [request, *((request, index) for index in range(1, 4))]
+    for output in outputs:
+        assert world.finished[output] is FinishReason.LENGTH
+        assert len(world.tokens[output]) == 10
+        world.assert_exact(output)
+    assert len({tuple(world.tokens[output]) for output in outputs}) == 4
+    world.assert_empty()
+
+
+def test_outputs_share_without_a_namespace() -> None:
+    """A fork needs no prefix tree."""
+    world = World(block_size=4, budget=64)
+    world.policy("minnow")
+    request = world.submit("minnow", PROMPT, 10, n=3, namespace=b"")
+    total = 0
+    while world.step():
+        assert world.plan is not None
+        total += world.plan.num_tokens
+    assert total == 42 + 2 + 3 * 9
+    for index in range(1, 3):
+        world.assert_exact((request, index))
+    assert world.scheduler.memory.pool.num_free == world.shape.num_blocks
+
+
+def test_outputs_run_one_after_the_other_where_only_one_may_run() -> None:
+    """max_running holds for outputs too; those that come late find the prompt in the tree."""
+    world = World(block_size=4)
+    world.policy("minnow", max_running=1)
+    request = world.submit("minnow", PROMPT, 6, n=3)
+    total = 0
+    while world.step():
+        assert world.plan is not None
+        assert len(world.plan.sequences) == 1
+        total += world.plan.num_tokens
+    assert total <= 42 + 2 * 2 + 3 * 5
+    for index in range(1, 3):
+        world.assert_exact((request, index))
+
+
+def test_outputs_survive_preemption() -> None:
+    """Outputs that outgrow the pool together step back one by one, and all end whole and exact."""
+    world = World(block_size=4, num_blocks=20)
+    world.policy("minnow", blocks=20)
+    world.scheduler.roster.tenant(TenantId("minnow")).lengths = ShortOutputs()
+    request = world.submit("minnow", PROMPT, 30, n=5)
+    other = world.submit("minnow", 10, 20)
+    world.run()
+    assert world.scheduler.roster.num_preemptions > 0
+    for output in (request, other, *((request, index) for index in range(1, 5))):
+        assert world.finished[output] is FinishReason.LENGTH
+        world.assert_exact(output)
+    world.assert_empty()
+
+
+def test_a_cancel_ends_all_outputs() -> None:
+    """Whatever state they are in: waiting for the prompt, running, or not begun at all."""
+    world = World(block_size=4, budget=16)
+    world.policy("minnow", max_running=3)
+    started, queued = world.submit("minnow", PROMPT, 50, n=4), world.submit("minnow", PROMPT, 50, n=2)
+    for _ in range(5):
+        world.step()
+    world.cancel(started, queued)
+    world.step()
+    outputs = [started, queued, (queued, 1), *((started, index) for index in range(1, 4))]
+    assert {world.finished[output] for output in outputs} == {FinishReason.CANCELLED}
+    world.assert_empty()
+
+
+def test_one_output_can_be_ended_by_itself() -> None:
+    """The front found a stop string in one output: that one ends, the others go on."""
+    world = World(block_size=4, budget=64)
+    world.policy("minnow")
+    request = world.submit("minnow", PROMPT, 20, n=3)
+    for _ in range(5):
+        world.step()
+    world.scheduler.cancel([request], FinishReason.STOP, 1)
+    world.run()
+    assert world.finished[request, 1] is FinishReason.STOP
+    assert len(world.tokens[request, 1]) < 20
+    for output in (request, (request, 2)):
+        assert len(world.tokens[output]) == 20
+        world.assert_exact(output)
+    world.assert_empty()
+
+
+def test_an_output_that_ends_early_leaves_the_others_alone() -> None:
+    """A stop token ends one output; the request's other outputs go on."""
+    world = World(block_size=4, budget=64)
+    world.policy("minnow")
+    probe = world.submit("minnow", PROMPT, 10, n=2, seed=9)
+    world.run()
+    stop = next(token for token in world.tokens[probe] if token not in world.tokens[probe, 1])
+    again = world.submit("minnow", PROMPT, 10, n=2, seed=9, stop_token_ids=frozenset({stop}))
+    world.run()
+    assert world.finished[again] is FinishReason.STOP
+    assert world.tokens[again, 1] == world.tokens[probe, 1]
+
+
+def test_outputs_count_as_requests_in_the_queue() -> None:
+    """Eight outputs do not fit where seven requests may run and wait; n outside its range is named."""
+    world = World()
+    world.policy("minnow", max_running=4, max_queued=3)
+    crowd, none, fits = (world.submit("minnow", 4, 2, n=n) for n in (8, 0, 7))
+    world.run()
+    assert world.refused[crowd].code is RefusalCode.QUEUE_FULL
+    assert world.refused[none].field == "n"
+    assert (fits, 6) in world.finished

@@ -1,0 +1,140 @@
+"""Random traffic over a crowded pool, from a seed: prompts with common beginnings, forks, share groups, moving limits.
+
+`World.step` audits every count, account and tree before and after each step and checks that no shared block is written.
+"""
+
+import random
+
+from engine.request import FinishReason, Priority
+from tests.engine.world import World
+
+TENANTS = ("minnow", "whale", "carp", "eel")
+GROUPS = ("bank", "shop")
+STOPS = (5, 6, 7)
+
+
+class Traffic:
+    """One world with everything going on at once."""
+
+    def __init__(self, seed: int) -> None:
+        self.chance = chance = random.Random(seed)
+        self.num_steps = 0
+        self.world = World(
+            num_blocks=chance.randint(6, 48),
+            block_size=chance.choice((1, 2, 4, 16)),
+            max_rows=chance.randint(1, 10),
+            budget=chance.randint(1, 48),
+            max_context=128,
+            eos=STOPS,
+        )
+        self._stems = [[chance.randrange(900) for _ in range(chance.randint(1, 60))] for _ in range(4)]
+        for tenant in TENANTS:
+            self._set_policy(tenant)
+
+    def run(self, num_events: int) -> World:
+        """Let so many things happen, then let everything end, and check all of it."""
+        events = (self._submit, self._submit, self._submit, self._steps, self._steps, self._steps, self._steps)
+        rare = (self._cancel, self._change_policy, self._remove_policy, self._share)
+        for _ in range(num_events):
+            self.chance.choice(events if self.chance.random() < 0.85 else rare)()
+        self._finish()
+        return self.world
+
+    def _submit(self) -> None:
+        """A request arrives, often with the beginning of another one, or as the next turn of one."""
+        chance, world = self.chance, self.world
+        prompt = list(chance.choice(self._stems))
+        if chance.random() < 0.3 and world.finished:
+            earlier = chance.choice([one for one in world.requests if one in world.finished] or [None])
+            if earlier is not None:
+                prompt = [*world.requests[earlier].prompt, *world.tokens[earlier]]
+        prompt = prompt[: chance.randint(1, 100)] + [chance.randrange(1000) for _ in range(chance.randint(0, 12))]
+        world.submit(
+            chance.choice(TENANTS),
+            prompt,
+            chance.choice((0, 1, chance.randint(1, 30))),
+            priority=chance.choice(tuple(Priority)),
+            deadline=world.now + 1.0 if chance.random() < 0.05 else 0.0,
+            namespace=b"" if chance.random() < 0.1 else None,
+            n=chance.choice((1, 1, 1, 1, 2, 5)),
+        )
+
+    def _steps(self) -> None:
+        """Time passes."""
+        for _ in range(self.chance.randint(1, 8)):
+            self._step(self.chance.choice((0.001, 0.05, 1.0)))
+
+    def _step(self, seconds: float) -> bool:
+        self.num_steps += 1
+        return self.world.step(seconds)
+
+    def _cancel(self) -> None:
+        """A client leaves."""
+        live = [one.handle for one in self.world.scheduler.roster.sequences.values()]
+        if live:
+            self.world.cancel(self.chance.choice(live))
+
+    def _change_policy(self) -> None:
+        """An operator moves limits."""
+        self._set_policy(self.chance.choice(TENANTS))
+
+    def _set_policy(self, tenant: str) -> None:
+        chance, num_blocks = self.chance, self.world.shape.num_blocks
+        self.world.policy(
+            tenant,
+            blocks=chance.choice((num_blocks, chance.randint(0, num_blocks))),
+            soft=chance.choice((0, num_blocks // 4, chance.randint(0, num_blocks))),
+            max_running=chance.choice((8, chance.randint(0, 5))),
+            weight=chance.choice((0.1, 1.0, 8.0)),
+            share_groups=tuple(group for group in GROUPS if chance.random() < 0.5),
+        )
+
+    def _remove_policy(self) -> None:
+        """A tenant is taken off this worker, often for a moment."""
+        tenant = self.chance.choice(TENANTS)
+        self.world.update(removed=(tenant,))
+        if self.chance.random() < 0.7:
+            self._step(0.01)
+            self._set_policy(tenant)
+
+    def _share(self) -> None:
+        """A share group comes, changes or goes."""
+        chance, num_blocks = self.chance, self.world.shape.num_blocks
+        prefixes = chance.sample(self._stems, chance.randint(0, 2))
+        self.world.share(
+            chance.choice(GROUPS), *prefixes, blocks=chance.randint(0, num_blocks), soft=chance.randint(0, num_blocks)
+        )
+
+    def _finish(self) -> None:
+        """Open all limits: everything ends, whole and exact, and nothing is left in use."""
+        world = self.world
+        for tenant in TENANTS:
+            world.policy(tenant, blocks=world.shape.num_blocks, soft=0, max_running=4)
+        for _ in range(20_000):
+            if not self._step(0.01):
+                break
+        check_all_ended(world)
+
+
+def check_all_ended(world: World) -> None:
+    """Every request has ended or was refused, all of its outputs, exact; nothing is left."""
+    assert set(world.finished) | set(world.refused) >= set(world.requests), "a request has not ended"
+    for sequence, request in world.requests.items():
+        if sequence not in world.refused:
+            assert all((sequence, index) in world.finished for index in range(1, request.n))
+    for output, reason in world.finished.items():
+        world.assert_exact(output)
+        _check_end(world, output, reason)
+    world.assert_empty()
+
+
+def _check_end(world: World, output: object, reason: FinishReason) -> None:
+    """An output that was neither cancelled nor late ends at its limit or at a stop token, and not before."""
+    tokens = world.tokens[output]  # type: ignore[index]
+    sequence = output[0] if isinstance(output, tuple) else output
+    if reason is FinishReason.STOP:
+        assert tokens[-1] in STOPS
+    elif reason is FinishReason.LENGTH and not world.outputs[output][-1].message:  # type: ignore[index]
+        assert len(tokens) == world.granted[sequence]  # type: ignore[index]
+    if reason is not FinishReason.CANCELLED:
+        assert not set(STOPS) & set(tokens[:-1])
