@@ -22,6 +22,7 @@ _UNACKED_RECORDS = 2048  # sent and not acked, at most
 _RESEND_SECONDS = 10.0  # without an ack, unacked records go again
 _HELLO_SECONDS = 10.0  # how long Hello waits for a core that is starting
 _APPLIED_KEPT = 64
+_LAST_WRITE_SECONDS = 1.0
 
 log = structlog.get_logger(part="control")
 
@@ -67,6 +68,7 @@ class ControlStream:
         self._applied: deque[pb.Applied] = deque(maxlen=_APPLIED_KEPT)
         self._stats_due = False
         self._records_due = True
+        self._closing = False
         self._sent = self._highest_sent = 0
         self._acked: int | None = None  # None until the first record was sent: its predecessors are not in the journal
         self._progress_at = time.monotonic()
@@ -77,15 +79,20 @@ class ControlStream:
         Raises:
             ProtocolError: the controller sent what no worker takes.
         """
-        tasks = [asyncio.create_task(self._read(commands)), asyncio.create_task(self._send(write))]
-        ending: set[asyncio.Future[Any]] = {*tasks, self.ended}
+        reading, sending = asyncio.create_task(self._read(commands)), asyncio.create_task(self._send(write))
+        ending: set[asyncio.Future[Any]] = {reading, sending, self.ended}
         try:
             done, _ = await asyncio.wait(ending, return_when=asyncio.FIRST_COMPLETED)
             for task in done:
                 task.result()
         finally:
-            for task in tasks:
-                task.cancel()
+            reading.cancel()
+            self._closing = True
+            self._wake.set()
+            # A write that is cancelled on its way would keep the status that follows from the controller.
+            await asyncio.wait({sending}, timeout=_LAST_WRITE_SECONDS)
+            sending.cancel()
+            await asyncio.gather(reading, sending, return_exceptions=True)
 
     def end(self, code: grpc.StatusCode, details: str) -> None:
         """End the stream with a status; the first call decides it."""
@@ -133,7 +140,7 @@ class ControlStream:
     async def _send(self, write: Write) -> None:
         await self._wait_settled()
         await write(pb.ControlEvent(hello=self._plane.hello()))
-        while True:
+        while not self._closing:
             while self._applied:
                 await write(pb.ControlEvent(applied=self._applied.popleft()))
             if self._stats_due:
@@ -143,7 +150,7 @@ class ControlStream:
             if self._records_due and self._sent - (self._acked or 0) < _UNACKED_RECORDS:
                 await self._send_records(write)
                 continue
-            if not (self._applied or self._stats_due):
+            if not (self._applied or self._stats_due or self._closing):
                 self._wake.clear()
                 await self._wake.wait()
 
