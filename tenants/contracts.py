@@ -254,6 +254,7 @@ class TenantUse(msgspec.Struct, frozen=True, kw_only=True):
 
     tenant_id: str
     kv_bytes: int
+    kv_cached_bytes: int = 0  # of `kv_bytes`, what no request holds
     kv_peak_bytes: int
     running: int
     queued: int
@@ -269,6 +270,7 @@ class WorkerStats(msgspec.Struct, frozen=True, kw_only=True):
     applied_version: int
     blocks_total: int
     blocks_free: int
+    blocks_cached: int = 0  # findable, held by no request
     block_bytes: int
     running: int
     queued: int

@@ -48,6 +48,7 @@ class StatsBook:
             blocks_free=last.blocks_free,
             blocks_open=last.blocks_open,
             blocks_sealed=last.blocks_sealed,
+            blocks_cached=last.blocks_cached,
             block_bytes=block_bytes,
             running=last.running,
             queued=last.queued,
@@ -71,6 +72,7 @@ class StatsBook:
                 queued=use.queued,
                 output_tokens_per_second=_rate(use.output_tokens - before.get(use.tenant, 0), seconds),
                 kv_peak_bytes=max(use.kv_peak_bytes, peaks.get(use.tenant, 0)),
+                kv_cached_bytes=use.kv_cached_bytes,
             )
             for use in last.tenants
         ]

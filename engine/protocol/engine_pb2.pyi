@@ -319,7 +319,7 @@ class Applied(_message.Message):
     def __init__(self, version: _Optional[int] = ..., epoch: _Optional[int] = ..., at: _Optional[float] = ...) -> None: ...
 
 class Stats(_message.Message):
-    __slots__ = ("at", "step", "blocks_total", "blocks_free", "blocks_open", "blocks_sealed", "block_bytes", "running", "queued", "prompt_tokens_per_second", "output_tokens_per_second", "tenants", "applied_version", "core_ready", "num_preemptions")
+    __slots__ = ("at", "step", "blocks_total", "blocks_free", "blocks_open", "blocks_sealed", "block_bytes", "running", "queued", "prompt_tokens_per_second", "output_tokens_per_second", "tenants", "applied_version", "core_ready", "num_preemptions", "blocks_cached")
     AT_FIELD_NUMBER: _ClassVar[int]
     STEP_FIELD_NUMBER: _ClassVar[int]
     BLOCKS_TOTAL_FIELD_NUMBER: _ClassVar[int]
@@ -335,6 +335,7 @@ class Stats(_message.Message):
     APPLIED_VERSION_FIELD_NUMBER: _ClassVar[int]
     CORE_READY_FIELD_NUMBER: _ClassVar[int]
     NUM_PREEMPTIONS_FIELD_NUMBER: _ClassVar[int]
+    BLOCKS_CACHED_FIELD_NUMBER: _ClassVar[int]
     at: float
     step: int
     blocks_total: int
@@ -350,23 +351,26 @@ class Stats(_message.Message):
     applied_version: int
     core_ready: bool
     num_preemptions: int
-    def __init__(self, at: _Optional[float] = ..., step: _Optional[int] = ..., blocks_total: _Optional[int] = ..., blocks_free: _Optional[int] = ..., blocks_open: _Optional[int] = ..., blocks_sealed: _Optional[int] = ..., block_bytes: _Optional[int] = ..., running: _Optional[int] = ..., queued: _Optional[int] = ..., prompt_tokens_per_second: _Optional[float] = ..., output_tokens_per_second: _Optional[float] = ..., tenants: _Optional[_Iterable[_Union[TenantStats, _Mapping]]] = ..., applied_version: _Optional[int] = ..., core_ready: bool = ..., num_preemptions: _Optional[int] = ...) -> None: ...
+    blocks_cached: int
+    def __init__(self, at: _Optional[float] = ..., step: _Optional[int] = ..., blocks_total: _Optional[int] = ..., blocks_free: _Optional[int] = ..., blocks_open: _Optional[int] = ..., blocks_sealed: _Optional[int] = ..., block_bytes: _Optional[int] = ..., running: _Optional[int] = ..., queued: _Optional[int] = ..., prompt_tokens_per_second: _Optional[float] = ..., output_tokens_per_second: _Optional[float] = ..., tenants: _Optional[_Iterable[_Union[TenantStats, _Mapping]]] = ..., applied_version: _Optional[int] = ..., core_ready: bool = ..., num_preemptions: _Optional[int] = ..., blocks_cached: _Optional[int] = ...) -> None: ...
 
 class TenantStats(_message.Message):
-    __slots__ = ("tenant", "kv_bytes", "running", "queued", "output_tokens_per_second", "kv_peak_bytes")
+    __slots__ = ("tenant", "kv_bytes", "running", "queued", "output_tokens_per_second", "kv_peak_bytes", "kv_cached_bytes")
     TENANT_FIELD_NUMBER: _ClassVar[int]
     KV_BYTES_FIELD_NUMBER: _ClassVar[int]
     RUNNING_FIELD_NUMBER: _ClassVar[int]
     QUEUED_FIELD_NUMBER: _ClassVar[int]
     OUTPUT_TOKENS_PER_SECOND_FIELD_NUMBER: _ClassVar[int]
     KV_PEAK_BYTES_FIELD_NUMBER: _ClassVar[int]
+    KV_CACHED_BYTES_FIELD_NUMBER: _ClassVar[int]
     tenant: str
     kv_bytes: int
     running: int
     queued: int
     output_tokens_per_second: float
     kv_peak_bytes: int
-    def __init__(self, tenant: _Optional[str] = ..., kv_bytes: _Optional[int] = ..., running: _Optional[int] = ..., queued: _Optional[int] = ..., output_tokens_per_second: _Optional[float] = ..., kv_peak_bytes: _Optional[int] = ...) -> None: ...
+    kv_cached_bytes: int
+    def __init__(self, tenant: _Optional[str] = ..., kv_bytes: _Optional[int] = ..., running: _Optional[int] = ..., queued: _Optional[int] = ..., output_tokens_per_second: _Optional[float] = ..., kv_peak_bytes: _Optional[int] = ..., kv_cached_bytes: _Optional[int] = ...) -> None: ...
 
 class UsageBatch(_message.Message):
     __slots__ = ("records",)

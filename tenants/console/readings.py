@@ -47,8 +47,16 @@ class Readings:
 
     @property
     def used_bytes(self) -> int:
-        """Device KV that is not free."""
-        return sum((worker.blocks_total - worker.blocks_free) * worker.block_bytes for worker in self.workers)
+        """Device KV that requests hold."""
+        return sum(
+            (worker.blocks_total - worker.blocks_free - worker.blocks_cached) * worker.block_bytes
+            for worker in self.workers
+        )
+
+    @property
+    def cached_bytes(self) -> int:
+        """Device KV that no request holds and the next one may find."""
+        return sum(worker.blocks_cached * worker.block_bytes for worker in self.workers)
 
     @property
     def running(self) -> int:

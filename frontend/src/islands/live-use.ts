@@ -67,9 +67,10 @@ function drawRow(row: HTMLElement, use: Use): void {
 function drawTotals(root: HTMLElement, workers: WorkerStats[]): void {
   const sum = (of: (worker: WorkerStats) => number): number => workers.reduce((total, worker) => total + of(worker), 0);
   const pool = sum((worker) => worker.blocks_total * worker.block_bytes);
-  const used = sum((worker) => (worker.blocks_total - worker.blocks_free) * worker.block_bytes);
+  const used = sum((worker) => (worker.blocks_total - worker.blocks_free - worker.blocks_cached) * worker.block_bytes);
   write(root, "total-kv", bytes(used));
   write(root, "total-pool", bytes(pool));
+  write(root, "total-cached", bytes(sum((worker) => worker.blocks_cached * worker.block_bytes)));
   write(root, "total-running", count(sum((worker) => worker.running)));
   write(root, "total-queued", count(sum((worker) => worker.queued)));
   write(root, "total-rate", rate(sum((worker) => worker.output_tokens_per_second)));

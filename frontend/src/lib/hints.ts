@@ -16,6 +16,7 @@ export interface WorkerStats {
   applied_version: number;
   blocks_total: number;
   blocks_free: number;
+  blocks_cached: number;
   block_bytes: number;
   running: number;
   queued: number;

@@ -25,7 +25,7 @@ async def peaks_until_idle(control: ControlStream) -> list[int]:
         for use in event.stats.tenants:
             if use.tenant == "whale":
                 peaks.append(use.kv_peak_bytes)
-                if use.running + use.queued == 0 and use.kv_bytes == 0:
+                if use.running + use.queued == 0 and use.kv_bytes == use.kv_cached_bytes:
                     return peaks
 
 
@@ -49,7 +49,8 @@ def test_use_never_passes_the_limit_and_its_queue_holds_up_nobody(
             await control.push(limits(101, high))
             await control.until(lambda event: event.applied.version == 101)
             await control.until(lambda event: event.HasField("stats"))  # the peak until now is another test's
-            whales = [await submit(stream, "whale", prompt, OUTPUT_TOKENS) for _ in range(WHALES)]
+            # Each begins in its own way: what they could share would need no room.
+            whales = [await submit(stream, "whale", [index + 3, *prompt[1:]], OUTPUT_TOKENS) for index in range(WHALES)]
             await stream.tokens(whales[0], 10)
             for _ in range(5):
                 minnow = await submit(stream, "minnow", prompt, 8)

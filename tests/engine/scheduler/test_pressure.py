@@ -223,7 +223,7 @@ def test_guarantees_that_do_not_fit_the_pool_scale_down_pro_rata() -> None:
     world = World(block_size=4, num_blocks=24, budget=256)
     for tenant, soft in (("a", 24), ("b", 12), ("c", 12)):
         world.policy(tenant, soft=soft, blocks=24)
-    accounts = {account.tenant: account for account in world.scheduler.memory.accounts}
+    accounts = {account.owner: account for account in world.scheduler.memory.accounts}
     assert [accounts[TenantId(name)].soft for name in "abc"] == [12, 6, 6]
     borrowers = [world.submit("a", 4, 12) for _ in range(8)]
     world.step()

@@ -129,7 +129,8 @@ def test_two_hundred_abrupt_disconnects(stack: Stack, tenant: TenantInTest) -> N
         now = stats(stack, "worker-tiny")
         mine = [use for use in now.get("tenants", []) if use["tenant_id"] == tenant.id]
         idle = now["running"] == now["queued"] == 0
-        return bool(idle and now["blocks_free"] == now["blocks_total"] and not any(use["kv_bytes"] for use in mine))
+        unused = now["blocks_free"] + now["blocks_cached"] == now["blocks_total"]
+        return bool(idle and unused and all(use["kv_bytes"] == use["kv_cached_bytes"] for use in mine))
 
     wait_for(nothing_left, 90, "free blocks", lambda: str(stats(stack, "worker-tiny")))
     assert stack.openai(raw).chat.completions.create(model="tiny", messages=HELLO, max_tokens=2).choices
