@@ -59,9 +59,14 @@ class RunningProduct:
         def written() -> bool:  # by this instance: a killed one leaves its own
             return path.exists() and path.stat().st_mtime >= self.started_at
 
-        wait_for(lambda: written() or self.process.poll() is not None, READY_SECONDS, "serve.json", self.said)
+        wait_for(lambda: written() or self.process.poll() is not None, READY_SECONDS, "serve.json", self.told)
         assert written(), f"`manage.py up` ended with {self.process.returncode}:\n{self.said()}"
         self.serve = json.loads(path.read_text())
+
+    def told(self) -> str:
+        """Return what `up` printed and the last lines of every process."""
+        logs = sorted((self.var_dir / "log").glob("*.log"))
+        return "\n".join([self.said(), *(f"--- {log.name}\n{log.read_text()[-1500:]}" for log in logs)])
 
     def stop(self) -> int:
         """Send SIGTERM, wait for the end and return the exit status."""

@@ -225,8 +225,12 @@ def test_a_model_that_is_not_there_ends_the_start(tmp_path: Path) -> None:
 def test_a_stop_during_the_start_leaves_nothing(tmp_path: Path, tiny_env: dict[str, str]) -> None:
     """SIGTERM before anything is ready ends as cleanly as later."""
     product = start_product(tmp_path / "var", tiny_env)
-    supervisor = tmp_path / "var" / "run" / "supervisor.sock"
-    wait_for(supervisor.exists, 90, "supervisord", product.said)
+    wait_for(
+        lambda: any("gateway.embedded.supervisord" in command for command in product.processes().values()),
+        90,
+        "supervisord",
+        product.said,
+    )
     assert product.stop() == 0
     assert product.processes() == {}
     assert _sockets(product) == []

@@ -117,7 +117,7 @@ def refuses(port: int) -> bool:
     try:
         with socket.create_connection(("127.0.0.1", port), timeout=5):
             return False
-    except ConnectionRefusedError:
+    except (ConnectionRefusedError, ConnectionResetError):  # reset: it closed with our connection still unanswered
         return True
 
 
