@@ -82,7 +82,17 @@ class Product:
             supervisor.process.terminate()
             supervisor.process.wait(STAGE_SECONDS)
         except (EmbeddedError, OSError, http.client.HTTPException, subprocess.TimeoutExpired):
-            supervisor.kill()  # it hangs or is gone: the kernel takes its children along
+            self._give_up(supervisor)
+
+    def _give_up(self, supervisor: Supervisor) -> None:
+        """End a supervisord that does not answer: it may be starting still, and then stops its children in order."""
+        supervisor.process.terminate()
+        try:
+            supervisor.process.wait(STAGE_SECONDS)
+        except subprocess.TimeoutExpired:
+            pass
+        finally:
+            supervisor.kill()  # it hangs: the kernel takes its children along
 
     def _stop_stage(self, supervisor: Supervisor, stage: int) -> None:
         names = [program.name for program in self._plan.programs if program.stop_stage == stage]
