@@ -29,7 +29,6 @@ class GatewayConfig:
     engine_ca: str = ""  # ENGINE_TLS_CA: PEM file; set: workers are dialled with TLS
     allowed_hosts: tuple[str, ...] = ("127.0.0.1", "localhost", "[::1]")  # ALLOWED_HOSTS: comma separated
     public_url: str = ""  # PUBLIC_URL: what users see; empty: http://127.0.0.1:PORT
-    embedded: bool = False  # TOLLGATE_EMBEDDED=1: started by `manage.py up`
     drain_seconds: int = 60  # DRAIN_SECONDS: how long a stopping web process lets streams finish
 
     @classmethod
@@ -40,7 +39,7 @@ class GatewayConfig:
             ConfigError: names the variable, its value and what it takes.
         """
         values: dict[str, object] = {}
-        names = {"var_dir": "TOLLGATE_VAR", "engine_ca": "ENGINE_TLS_CA", "embedded": "TOLLGATE_EMBEDDED"}
+        names = {"var_dir": "TOLLGATE_VAR", "engine_ca": "ENGINE_TLS_CA"}
         for field in cls.__dataclass_fields__:
             variable = names.get(field, field.upper())
             raw = env.get(variable, "").strip()
@@ -61,14 +60,12 @@ class GatewayConfig:
 
 def _parse(variable: str, raw: str, default: object) -> object:
     try:
-        if isinstance(default, bool):
-            return {"1": True, "true": True, "yes": True, "0": False, "false": False, "no": False}[raw.lower()]
         if isinstance(default, int):
             return int(raw)
         if isinstance(default, tuple):
             return tuple(part.strip() for part in raw.split(",") if part.strip())
         return Path(raw).resolve() if isinstance(default, Path) else raw
-    except (ValueError, KeyError) as error:
+    except ValueError as error:
         raise ConfigError(f"{variable}={raw!r}: expected {type(default).__name__}") from error
 
 
