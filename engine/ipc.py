@@ -29,6 +29,10 @@ class SubmitFrame(msgspec.Struct, tag="submit", frozen=True, kw_only=True):
     stop_token_ids: list[int]
     ignore_eos: bool
     n: int = 1  # outputs of the one prompt
+    num_logprobs: int = -1  # as in SamplingParams
+    beam_width: int = 0  # > 0: beam search, as `engine.request.BeamParams`
+    length_penalty: float = 1.0
+    early_stopping: bool = False
 
 
 class CancelFrame(msgspec.Struct, tag="cancel", frozen=True):
@@ -116,6 +120,9 @@ class Output(msgspec.Struct, frozen=True, kw_only=True, array_like=True, omit_de
     kv_byte_seconds: float = 0.0  # device KV held so far: byte·seconds, cumulative, with every output
     num_preemptions: int = 0  # cumulative
     index: int = 0  # which of the request's `n` outputs
+    logprobs: list[float] = []  # one for each of `token_ids` where the request asks for any
+    unseen_tokens: int = 0  # beam search: tokens generated in this step; `token_ids` come whole, at the end
+    score: float = 0.0  # beam search, with the end: what the outputs are ranked by, best first by index
 
 
 class StepFrame(msgspec.Struct, tag="step", frozen=True, kw_only=True):
@@ -146,6 +153,17 @@ class TenantUse(msgspec.Struct, frozen=True, kw_only=True):
     output_tokens: int  # since the core started
 
 
+class ShareGroupUse(msgspec.Struct, frozen=True, kw_only=True):
+    """One share group's account now, as TenantUse. `prefix_tokens` are registered, in whole blocks."""
+
+    name: str
+    kv_bytes: int
+    kv_peak_bytes: int
+    kv_cached_bytes: int
+    num_prefixes: int
+    prefix_tokens: int
+
+
 class StatsFrame(msgspec.Struct, tag="stats", frozen=True, kw_only=True):
     """The core's counters, at 4 Hz while it lives, also when idle."""
 
@@ -165,6 +183,7 @@ class StatsFrame(msgspec.Struct, tag="stats", frozen=True, kw_only=True):
     prefix_found_tokens: int = 0  # of them, those that were cached
     num_evicted_blocks: int = 0  # cached blocks that were given up
     tenants: list[TenantUse]
+    share_groups: list[ShareGroupUse] = []
 
 
 ToCore = SubmitFrame | CancelFrame | PolicyFrame | DrainFrame | StopFrame

@@ -54,6 +54,20 @@ class SamplingParams:
     seed: int | None = None
     stop_token_ids: frozenset[int] = frozenset()
     ignore_eos: bool = False
+    num_logprobs: int = -1  # most likely tokens to report beside the chosen one; -1: no log-probabilities at all
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BeamParams:
+    """Beam search over `width` continuations instead of sampling; the request's `n` best are its outputs.
+
+    A finished continuation scores its summed log-probability ÷ (output tokens ** length_penalty). The search ends when
+    `n` have finished and, unless `early_stopping`, no running one can still beat the worst of them.
+    """
+
+    width: int  # at least 2, and at least the request's `n`
+    length_penalty: float = 1.0
+    early_stopping: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,3 +85,4 @@ class GenerationRequest:
     arrived_at: float = 0.0
     policy_version: int = 0
     n: int = 1  # outputs of the one prompt
+    beams: BeamParams | None = None  # None: each output is sampled on its own

@@ -62,12 +62,24 @@ class StepPlan:
         return sum(len(part.token_ids) for part in self.sequences)
 
 
+class TokenLogprobs(NamedTuple):
+    """Natural log-probabilities at one position, of the model's own distribution (before temperature, top-k, top-p)."""
+
+    chosen: float  # of the sampled token
+    top: tuple[tuple[int, float], ...] = ()  # (token id, log-probability), best first; ties by token id
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepResult:
-    """One sampled token id for each sequence with `sampling`, in plan order; seconds of the step on the device."""
+    """One sampled token id for each sequence with `sampling`, in plan order; seconds of the step on the device.
+
+    `logprobs` is empty where no sequence asks for any; else it has one entry for each token id, None where the sequence
+    asks for none.
+    """
 
     token_ids: tuple[int, ...]
     seconds: float
+    logprobs: tuple[TokenLogprobs | None, ...] = ()
 
 
 class StepHandle(Protocol):

@@ -27,6 +27,7 @@ WORKERS_CHANNEL = "tollgate_workers"
 
 LIVE_GROUP = "tollgate.live"  # Channels group of operator hints
 STATS_KEY = "tollgate:stats:{worker_id}"  # Redis: the last WorkerStats as JSON, expires 5 s after the last write
+PREFIXES_KEY = "tollgate:prefixes:{worker_id}"  # Redis: [PrefixReading] as JSON, written with each push that has any
 
 PriorityName = Literal["interactive", "standard", "batch"]
 
@@ -58,6 +59,56 @@ class PolicyView(msgspec.Struct, frozen=True, kw_only=True):
     max_context: int  # tokens
     max_output: int  # tokens
     priority: PriorityName
+    share_group: str = ""  # name of the group whose registered prefixes its requests share; empty: none
+
+
+class PrefixMessage(msgspec.Struct, frozen=True):
+    """One message of a registered conversation."""
+
+    role: Literal["system", "user", "assistant"]
+    content: str
+
+
+class SharedPrefixView(msgspec.Struct, frozen=True, kw_only=True):
+    """A prefix registered for a share group: either `messages` (a chat's beginning) or `text` (a prompt's).
+
+    A chat's last message may go on in a request when it is the user's; every other one is whole.
+    """
+
+    id: str
+    group: str
+    name: str
+    messages: tuple[PrefixMessage, ...] = ()
+    text: str = ""
+    tenant_id: str = ""  # whose owner registered it; empty: an operator
+    tenant_slug: str = ""
+    created_by: str  # the actor's label
+    created_at: datetime
+
+
+class ShareGroupView(msgspec.Struct, frozen=True, kw_only=True):
+    """A share group as pages and the API show it. Bytes are device KV, fleet-wide, on the group's own account."""
+
+    name: str
+    description: str
+    version: int  # from the counter of policy versions
+    kv_soft_bytes: int
+    kv_hard_bytes: int
+    num_prefixes: int
+    tenants: tuple[str, ...]  # slugs of the members: their policies name the group
+    created_at: datetime
+
+
+class ShareGroupPolicy(msgspec.Struct, frozen=True, kw_only=True):
+    """What the controller pushes of a share group. `removed`: it is gone since `version`, the rest is empty."""
+
+    name: str
+    version: int
+    namespace: bytes = b""  # 32 bytes, derived from the group's secret; never shown
+    kv_soft_bytes: int = 0
+    kv_hard_bytes: int = 0
+    prefixes: tuple[SharedPrefixView, ...] = ()
+    removed: bool = False
 
 
 class KeyGrant(msgspec.Struct, frozen=True, kw_only=True):
@@ -261,6 +312,27 @@ class TenantUse(msgspec.Struct, frozen=True, kw_only=True):
     output_tokens_per_second: float
 
 
+class ShareGroupUse(msgspec.Struct, frozen=True, kw_only=True):
+    """One share group's use of one worker."""
+
+    name: str
+    kv_bytes: int
+    kv_peak_bytes: int
+    kv_cached_bytes: int
+    num_prefixes: int
+    prefix_tokens: int  # registered, in whole blocks
+
+
+class PrefixReading(msgspec.Struct, frozen=True, kw_only=True):
+    """What a registered prefix is to one worker's model. `shared_tokens` are in whole blocks: what is shared."""
+
+    prefix_id: str
+    model: str
+    num_tokens: int
+    shared_tokens: int
+    problem: str = ""  # why nothing of it is shared, and what to do
+
+
 class WorkerStats(msgspec.Struct, frozen=True, kw_only=True):
     """A worker's statistics, 4 a second."""
 
@@ -278,6 +350,7 @@ class WorkerStats(msgspec.Struct, frozen=True, kw_only=True):
     output_tokens_per_second: float
     num_preemptions: int
     tenants: tuple[TenantUse, ...]
+    share_groups: tuple[ShareGroupUse, ...] = ()
 
 
 # Hints that the live websocket carries: {"type": "hint", "kind": ..., "seq": n, ...}; `seq` rises by one per socket

@@ -103,7 +103,7 @@ class Command(_message.Message):
     def __init__(self, submit: _Optional[_Union[Submit, _Mapping]] = ..., cancel: _Optional[_Union[Cancel, _Mapping]] = ...) -> None: ...
 
 class Submit(_message.Message):
-    __slots__ = ("stream", "request_id", "tenant", "project", "key", "namespace", "session", "priority", "deadline", "token_ids", "sampling", "policy_version")
+    __slots__ = ("stream", "request_id", "tenant", "project", "key", "namespace", "session", "priority", "deadline", "token_ids", "sampling", "policy_version", "n", "best_of", "beam_search")
     STREAM_FIELD_NUMBER: _ClassVar[int]
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     TENANT_FIELD_NUMBER: _ClassVar[int]
@@ -116,6 +116,9 @@ class Submit(_message.Message):
     TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
     SAMPLING_FIELD_NUMBER: _ClassVar[int]
     POLICY_VERSION_FIELD_NUMBER: _ClassVar[int]
+    N_FIELD_NUMBER: _ClassVar[int]
+    BEST_OF_FIELD_NUMBER: _ClassVar[int]
+    BEAM_SEARCH_FIELD_NUMBER: _ClassVar[int]
     stream: int
     request_id: str
     tenant: str
@@ -128,7 +131,10 @@ class Submit(_message.Message):
     token_ids: _containers.RepeatedScalarFieldContainer[int]
     sampling: Sampling
     policy_version: int
-    def __init__(self, stream: _Optional[int] = ..., request_id: _Optional[str] = ..., tenant: _Optional[str] = ..., project: _Optional[str] = ..., key: _Optional[str] = ..., namespace: _Optional[bytes] = ..., session: _Optional[str] = ..., priority: _Optional[_Union[Priority, str]] = ..., deadline: _Optional[float] = ..., token_ids: _Optional[_Iterable[int]] = ..., sampling: _Optional[_Union[Sampling, _Mapping]] = ..., policy_version: _Optional[int] = ...) -> None: ...
+    n: int
+    best_of: int
+    beam_search: BeamSearch
+    def __init__(self, stream: _Optional[int] = ..., request_id: _Optional[str] = ..., tenant: _Optional[str] = ..., project: _Optional[str] = ..., key: _Optional[str] = ..., namespace: _Optional[bytes] = ..., session: _Optional[str] = ..., priority: _Optional[_Union[Priority, str]] = ..., deadline: _Optional[float] = ..., token_ids: _Optional[_Iterable[int]] = ..., sampling: _Optional[_Union[Sampling, _Mapping]] = ..., policy_version: _Optional[int] = ..., n: _Optional[int] = ..., best_of: _Optional[int] = ..., beam_search: _Optional[_Union[BeamSearch, _Mapping]] = ...) -> None: ...
 
 class Sampling(_message.Message):
     __slots__ = ("max_tokens", "temperature", "top_p", "top_k", "seed", "stop", "stop_token_ids", "ignore_eos")
@@ -150,6 +156,16 @@ class Sampling(_message.Message):
     ignore_eos: bool
     def __init__(self, max_tokens: _Optional[int] = ..., temperature: _Optional[float] = ..., top_p: _Optional[float] = ..., top_k: _Optional[int] = ..., seed: _Optional[int] = ..., stop: _Optional[_Iterable[str]] = ..., stop_token_ids: _Optional[_Iterable[int]] = ..., ignore_eos: bool = ...) -> None: ...
 
+class BeamSearch(_message.Message):
+    __slots__ = ("width", "length_penalty", "early_stopping")
+    WIDTH_FIELD_NUMBER: _ClassVar[int]
+    LENGTH_PENALTY_FIELD_NUMBER: _ClassVar[int]
+    EARLY_STOPPING_FIELD_NUMBER: _ClassVar[int]
+    width: int
+    length_penalty: float
+    early_stopping: bool
+    def __init__(self, width: _Optional[int] = ..., length_penalty: _Optional[float] = ..., early_stopping: bool = ...) -> None: ...
+
 class Cancel(_message.Message):
     __slots__ = ("stream",)
     STREAM_FIELD_NUMBER: _ClassVar[int]
@@ -163,18 +179,22 @@ class StepEvents(_message.Message):
     def __init__(self, events: _Optional[_Iterable[_Union[Event, _Mapping]]] = ...) -> None: ...
 
 class Event(_message.Message):
-    __slots__ = ("stream", "admitted", "delta", "finished", "refused")
+    __slots__ = ("stream", "index", "admitted", "delta", "finished", "refused", "output_finished")
     STREAM_FIELD_NUMBER: _ClassVar[int]
+    INDEX_FIELD_NUMBER: _ClassVar[int]
     ADMITTED_FIELD_NUMBER: _ClassVar[int]
     DELTA_FIELD_NUMBER: _ClassVar[int]
     FINISHED_FIELD_NUMBER: _ClassVar[int]
     REFUSED_FIELD_NUMBER: _ClassVar[int]
+    OUTPUT_FINISHED_FIELD_NUMBER: _ClassVar[int]
     stream: int
+    index: int
     admitted: Admitted
     delta: Delta
     finished: Finished
     refused: Refused
-    def __init__(self, stream: _Optional[int] = ..., admitted: _Optional[_Union[Admitted, _Mapping]] = ..., delta: _Optional[_Union[Delta, _Mapping]] = ..., finished: _Optional[_Union[Finished, _Mapping]] = ..., refused: _Optional[_Union[Refused, _Mapping]] = ...) -> None: ...
+    output_finished: OutputFinished
+    def __init__(self, stream: _Optional[int] = ..., index: _Optional[int] = ..., admitted: _Optional[_Union[Admitted, _Mapping]] = ..., delta: _Optional[_Union[Delta, _Mapping]] = ..., finished: _Optional[_Union[Finished, _Mapping]] = ..., refused: _Optional[_Union[Refused, _Mapping]] = ..., output_finished: _Optional[_Union[OutputFinished, _Mapping]] = ...) -> None: ...
 
 class Admitted(_message.Message):
     __slots__ = ("max_tokens",)
@@ -201,6 +221,14 @@ class Finished(_message.Message):
     usage: Usage
     detail: str
     def __init__(self, reason: _Optional[_Union[FinishReason, str]] = ..., text: _Optional[str] = ..., usage: _Optional[_Union[Usage, _Mapping]] = ..., detail: _Optional[str] = ...) -> None: ...
+
+class OutputFinished(_message.Message):
+    __slots__ = ("reason", "text")
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    TEXT_FIELD_NUMBER: _ClassVar[int]
+    reason: FinishReason
+    text: str
+    def __init__(self, reason: _Optional[_Union[FinishReason, str]] = ..., text: _Optional[str] = ...) -> None: ...
 
 class Usage(_message.Message):
     __slots__ = ("prompt_tokens", "cached_tokens", "completion_tokens")
@@ -233,21 +261,25 @@ class ControlCommand(_message.Message):
     def __init__(self, policy: _Optional[_Union[PolicyPush, _Mapping]] = ..., usage_ack: _Optional[_Union[UsageAck, _Mapping]] = ..., drain: _Optional[_Union[Drain, _Mapping]] = ...) -> None: ...
 
 class PolicyPush(_message.Message):
-    __slots__ = ("version", "snapshot", "tenants", "removed_tenants", "epoch")
+    __slots__ = ("version", "snapshot", "tenants", "removed_tenants", "epoch", "share_groups", "removed_share_groups")
     VERSION_FIELD_NUMBER: _ClassVar[int]
     SNAPSHOT_FIELD_NUMBER: _ClassVar[int]
     TENANTS_FIELD_NUMBER: _ClassVar[int]
     REMOVED_TENANTS_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
+    SHARE_GROUPS_FIELD_NUMBER: _ClassVar[int]
+    REMOVED_SHARE_GROUPS_FIELD_NUMBER: _ClassVar[int]
     version: int
     snapshot: bool
     tenants: _containers.RepeatedCompositeFieldContainer[TenantPolicy]
     removed_tenants: _containers.RepeatedScalarFieldContainer[str]
     epoch: int
-    def __init__(self, version: _Optional[int] = ..., snapshot: bool = ..., tenants: _Optional[_Iterable[_Union[TenantPolicy, _Mapping]]] = ..., removed_tenants: _Optional[_Iterable[str]] = ..., epoch: _Optional[int] = ...) -> None: ...
+    share_groups: _containers.RepeatedCompositeFieldContainer[ShareGroup]
+    removed_share_groups: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, version: _Optional[int] = ..., snapshot: bool = ..., tenants: _Optional[_Iterable[_Union[TenantPolicy, _Mapping]]] = ..., removed_tenants: _Optional[_Iterable[str]] = ..., epoch: _Optional[int] = ..., share_groups: _Optional[_Iterable[_Union[ShareGroup, _Mapping]]] = ..., removed_share_groups: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class TenantPolicy(_message.Message):
-    __slots__ = ("tenant", "weight", "kv_soft_bytes", "kv_hard_bytes", "max_running", "max_queued", "max_context_tokens", "max_output_tokens", "priority")
+    __slots__ = ("tenant", "weight", "kv_soft_bytes", "kv_hard_bytes", "max_running", "max_queued", "max_context_tokens", "max_output_tokens", "priority", "share_groups")
     TENANT_FIELD_NUMBER: _ClassVar[int]
     WEIGHT_FIELD_NUMBER: _ClassVar[int]
     KV_SOFT_BYTES_FIELD_NUMBER: _ClassVar[int]
@@ -257,6 +289,7 @@ class TenantPolicy(_message.Message):
     MAX_CONTEXT_TOKENS_FIELD_NUMBER: _ClassVar[int]
     MAX_OUTPUT_TOKENS_FIELD_NUMBER: _ClassVar[int]
     PRIORITY_FIELD_NUMBER: _ClassVar[int]
+    SHARE_GROUPS_FIELD_NUMBER: _ClassVar[int]
     tenant: str
     weight: float
     kv_soft_bytes: int
@@ -266,7 +299,30 @@ class TenantPolicy(_message.Message):
     max_context_tokens: int
     max_output_tokens: int
     priority: Priority
-    def __init__(self, tenant: _Optional[str] = ..., weight: _Optional[float] = ..., kv_soft_bytes: _Optional[int] = ..., kv_hard_bytes: _Optional[int] = ..., max_running: _Optional[int] = ..., max_queued: _Optional[int] = ..., max_context_tokens: _Optional[int] = ..., max_output_tokens: _Optional[int] = ..., priority: _Optional[_Union[Priority, str]] = ...) -> None: ...
+    share_groups: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, tenant: _Optional[str] = ..., weight: _Optional[float] = ..., kv_soft_bytes: _Optional[int] = ..., kv_hard_bytes: _Optional[int] = ..., max_running: _Optional[int] = ..., max_queued: _Optional[int] = ..., max_context_tokens: _Optional[int] = ..., max_output_tokens: _Optional[int] = ..., priority: _Optional[_Union[Priority, str]] = ..., share_groups: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class ShareGroup(_message.Message):
+    __slots__ = ("name", "namespace", "kv_soft_bytes", "kv_hard_bytes", "prefixes")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    NAMESPACE_FIELD_NUMBER: _ClassVar[int]
+    KV_SOFT_BYTES_FIELD_NUMBER: _ClassVar[int]
+    KV_HARD_BYTES_FIELD_NUMBER: _ClassVar[int]
+    PREFIXES_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    namespace: bytes
+    kv_soft_bytes: int
+    kv_hard_bytes: int
+    prefixes: _containers.RepeatedCompositeFieldContainer[SharedPrefix]
+    def __init__(self, name: _Optional[str] = ..., namespace: _Optional[bytes] = ..., kv_soft_bytes: _Optional[int] = ..., kv_hard_bytes: _Optional[int] = ..., prefixes: _Optional[_Iterable[_Union[SharedPrefix, _Mapping]]] = ...) -> None: ...
+
+class SharedPrefix(_message.Message):
+    __slots__ = ("id", "token_ids")
+    ID_FIELD_NUMBER: _ClassVar[int]
+    TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
+    id: str
+    token_ids: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, id: _Optional[str] = ..., token_ids: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class UsageAck(_message.Message):
     __slots__ = ("up_to",)
@@ -293,20 +349,22 @@ class ControlEvent(_message.Message):
     def __init__(self, applied: _Optional[_Union[Applied, _Mapping]] = ..., stats: _Optional[_Union[Stats, _Mapping]] = ..., usage: _Optional[_Union[UsageBatch, _Mapping]] = ..., hello: _Optional[_Union[Hello, _Mapping]] = ...) -> None: ...
 
 class Hello(_message.Message):
-    __slots__ = ("worker_id", "applied_version", "applied_epoch", "kv_bytes", "block_bytes", "grants")
+    __slots__ = ("worker_id", "applied_version", "applied_epoch", "kv_bytes", "block_bytes", "grants", "share_groups")
     WORKER_ID_FIELD_NUMBER: _ClassVar[int]
     APPLIED_VERSION_FIELD_NUMBER: _ClassVar[int]
     APPLIED_EPOCH_FIELD_NUMBER: _ClassVar[int]
     KV_BYTES_FIELD_NUMBER: _ClassVar[int]
     BLOCK_BYTES_FIELD_NUMBER: _ClassVar[int]
     GRANTS_FIELD_NUMBER: _ClassVar[int]
+    SHARE_GROUPS_FIELD_NUMBER: _ClassVar[int]
     worker_id: str
     applied_version: int
     applied_epoch: int
     kv_bytes: int
     block_bytes: int
     grants: _containers.RepeatedCompositeFieldContainer[TenantPolicy]
-    def __init__(self, worker_id: _Optional[str] = ..., applied_version: _Optional[int] = ..., applied_epoch: _Optional[int] = ..., kv_bytes: _Optional[int] = ..., block_bytes: _Optional[int] = ..., grants: _Optional[_Iterable[_Union[TenantPolicy, _Mapping]]] = ...) -> None: ...
+    share_groups: _containers.RepeatedCompositeFieldContainer[ShareGroup]
+    def __init__(self, worker_id: _Optional[str] = ..., applied_version: _Optional[int] = ..., applied_epoch: _Optional[int] = ..., kv_bytes: _Optional[int] = ..., block_bytes: _Optional[int] = ..., grants: _Optional[_Iterable[_Union[TenantPolicy, _Mapping]]] = ..., share_groups: _Optional[_Iterable[_Union[ShareGroup, _Mapping]]] = ...) -> None: ...
 
 class Applied(_message.Message):
     __slots__ = ("version", "epoch", "at")
@@ -319,7 +377,7 @@ class Applied(_message.Message):
     def __init__(self, version: _Optional[int] = ..., epoch: _Optional[int] = ..., at: _Optional[float] = ...) -> None: ...
 
 class Stats(_message.Message):
-    __slots__ = ("at", "step", "blocks_total", "blocks_free", "blocks_open", "blocks_sealed", "block_bytes", "running", "queued", "prompt_tokens_per_second", "output_tokens_per_second", "tenants", "applied_version", "core_ready", "num_preemptions", "blocks_cached")
+    __slots__ = ("at", "step", "blocks_total", "blocks_free", "blocks_open", "blocks_sealed", "block_bytes", "running", "queued", "prompt_tokens_per_second", "output_tokens_per_second", "tenants", "applied_version", "core_ready", "num_preemptions", "blocks_cached", "share_groups")
     AT_FIELD_NUMBER: _ClassVar[int]
     STEP_FIELD_NUMBER: _ClassVar[int]
     BLOCKS_TOTAL_FIELD_NUMBER: _ClassVar[int]
@@ -336,6 +394,7 @@ class Stats(_message.Message):
     CORE_READY_FIELD_NUMBER: _ClassVar[int]
     NUM_PREEMPTIONS_FIELD_NUMBER: _ClassVar[int]
     BLOCKS_CACHED_FIELD_NUMBER: _ClassVar[int]
+    SHARE_GROUPS_FIELD_NUMBER: _ClassVar[int]
     at: float
     step: int
     blocks_total: int
@@ -352,7 +411,8 @@ class Stats(_message.Message):
     core_ready: bool
     num_preemptions: int
     blocks_cached: int
-    def __init__(self, at: _Optional[float] = ..., step: _Optional[int] = ..., blocks_total: _Optional[int] = ..., blocks_free: _Optional[int] = ..., blocks_open: _Optional[int] = ..., blocks_sealed: _Optional[int] = ..., block_bytes: _Optional[int] = ..., running: _Optional[int] = ..., queued: _Optional[int] = ..., prompt_tokens_per_second: _Optional[float] = ..., output_tokens_per_second: _Optional[float] = ..., tenants: _Optional[_Iterable[_Union[TenantStats, _Mapping]]] = ..., applied_version: _Optional[int] = ..., core_ready: bool = ..., num_preemptions: _Optional[int] = ..., blocks_cached: _Optional[int] = ...) -> None: ...
+    share_groups: _containers.RepeatedCompositeFieldContainer[ShareGroupStats]
+    def __init__(self, at: _Optional[float] = ..., step: _Optional[int] = ..., blocks_total: _Optional[int] = ..., blocks_free: _Optional[int] = ..., blocks_open: _Optional[int] = ..., blocks_sealed: _Optional[int] = ..., block_bytes: _Optional[int] = ..., running: _Optional[int] = ..., queued: _Optional[int] = ..., prompt_tokens_per_second: _Optional[float] = ..., output_tokens_per_second: _Optional[float] = ..., tenants: _Optional[_Iterable[_Union[TenantStats, _Mapping]]] = ..., applied_version: _Optional[int] = ..., core_ready: bool = ..., num_preemptions: _Optional[int] = ..., blocks_cached: _Optional[int] = ..., share_groups: _Optional[_Iterable[_Union[ShareGroupStats, _Mapping]]] = ...) -> None: ...
 
 class TenantStats(_message.Message):
     __slots__ = ("tenant", "kv_bytes", "running", "queued", "output_tokens_per_second", "kv_peak_bytes", "kv_cached_bytes")
@@ -371,6 +431,22 @@ class TenantStats(_message.Message):
     kv_peak_bytes: int
     kv_cached_bytes: int
     def __init__(self, tenant: _Optional[str] = ..., kv_bytes: _Optional[int] = ..., running: _Optional[int] = ..., queued: _Optional[int] = ..., output_tokens_per_second: _Optional[float] = ..., kv_peak_bytes: _Optional[int] = ..., kv_cached_bytes: _Optional[int] = ...) -> None: ...
+
+class ShareGroupStats(_message.Message):
+    __slots__ = ("name", "kv_bytes", "kv_peak_bytes", "kv_cached_bytes", "num_prefixes", "prefix_tokens")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    KV_BYTES_FIELD_NUMBER: _ClassVar[int]
+    KV_PEAK_BYTES_FIELD_NUMBER: _ClassVar[int]
+    KV_CACHED_BYTES_FIELD_NUMBER: _ClassVar[int]
+    NUM_PREFIXES_FIELD_NUMBER: _ClassVar[int]
+    PREFIX_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    kv_bytes: int
+    kv_peak_bytes: int
+    kv_cached_bytes: int
+    num_prefixes: int
+    prefix_tokens: int
+    def __init__(self, name: _Optional[str] = ..., kv_bytes: _Optional[int] = ..., kv_peak_bytes: _Optional[int] = ..., kv_cached_bytes: _Optional[int] = ..., num_prefixes: _Optional[int] = ..., prefix_tokens: _Optional[int] = ...) -> None: ...
 
 class UsageBatch(_message.Message):
     __slots__ = ("records",)
