@@ -14,6 +14,7 @@ from engine.errors import ConfigError, CoreError
 from engine.model.decoder import Decoder
 from engine.model.folder import ModelFolder
 from engine.model.loader import load_weights
+from engine.model.logprobs import Asking, asking, read, with_logprobs
 from engine.model.sampler import sample
 from engine.model.spec import DecoderSpec
 from engine.step import CacheShape, SequenceStep, StepHandle, StepPlan, StepResult
@@ -27,13 +28,18 @@ from kernels.pages import Pages, PageShape
 class Launched:
     """A step whose tokens may still be on their way from the device."""
 
-    tokens: torch.Tensor
+    values: torch.Tensor  # the tokens; where `asking` names rows, with their log-probabilities
+    asking: tuple[Asking, ...]
+    num_tokens: int
     elapsed: Callable[[], float]
 
     def wait(self) -> StepResult:
         """Block until the tokens are here."""
-        token_ids = tuple(self.tokens.tolist())
-        return StepResult(token_ids=token_ids, seconds=self.elapsed())
+        values = self.values.tolist()  # the step's one transfer from the device
+        if not self.asking:
+            return StepResult(token_ids=tuple(values), seconds=self.elapsed())
+        token_ids, logprobs = read(values, self.asking, self.num_tokens)
+        return StepResult(token_ids=token_ids, seconds=self.elapsed(), logprobs=logprobs)
 
 
 class ModelRunner:
@@ -88,8 +94,13 @@ class ModelRunner:
             logits = self._decoder.forward(token_ids, batch, self._pages, last)
             if self._poison and bool(logits.isnan().any()):
                 raise CoreError(f"step {plan.number} read a stale or foreign KV slot: its logits are NaN")
-            tokens = sample(logits, [plan.sequences[index] for index in sampled])
-        return Launched(tokens, self._clock(started))
+            return self._choose(logits.float(), [plan.sequences[index] for index in sampled], started)
+
+    def _choose(self, logits: torch.Tensor, parts: list[SequenceStep], started: float) -> Launched:
+        """Sample a token of each row, and take down the log-probabilities that are asked for."""
+        tokens, rows = sample(logits, parts), asking(parts)
+        values = with_logprobs(tokens, logits, rows) if rows else tokens
+        return Launched(values, rows, len(parts), self._clock(started))
 
     def _clock(self, started: float) -> Callable[[], float]:
         """Return what tells the step's seconds: on the CPU it has ended by now, elsewhere it ends with the wait."""

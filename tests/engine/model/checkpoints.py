@@ -1,6 +1,6 @@
 """Tiny random checkpoints of every family that the decoder runs, saved by `transformers` itself."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +8,7 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
 from engine.model.folder import ModelFolder, read_folder
+from engine.step import TokenLogprobs
 from tests.engine.tiny_model import make_tokenizer
 
 _BASE: dict[str, Any] = {
@@ -92,3 +93,27 @@ def assert_greedy(model: Callable[..., Any], prompt: list[int], generated: list[
         if token != int(best.indices[position, 0]):
             gap = float(best.values[position, 0] - logits[position, token])
             assert gap <= tie, f"token {position} is {token}, {gap:.5f} below {int(best.indices[position, 0])}"
+
+
+def assert_logprobs(
+    model: Callable[..., Any],
+    prompt: list[int],
+    generated: list[int],
+    measured: Sequence[TokenLogprobs | None],
+    *,
+    tolerance: float = 1e-4,
+) -> None:
+    """Fail unless what was measured of every generated token is what one plain forward over the whole text says."""
+    with torch.inference_mode():
+        logits = model(torch.tensor([prompt + generated[:-1]]), logits_to_keep=len(generated)).logits[0]
+    truth = logits.double().log_softmax(-1)
+    for position, (token, one) in enumerate(zip(generated, measured, strict=True)):
+        assert one is not None
+        expected = truth[position]
+        assert abs(one.chosen - float(expected[token])) <= tolerance
+        ids, logprobs = [pair[0] for pair in one.top], [pair[1] for pair in one.top]
+        assert logprobs == sorted(logprobs, reverse=True)
+        assert len(set(ids)) == len(ids)
+        for pair, best in zip(one.top, expected.topk(len(ids)).values.tolist(), strict=True):
+            assert abs(pair[1] - float(expected[pair[0]])) <= tolerance
+            assert abs(pair[1] - best) <= tolerance  # another token at this rank only where both are as good

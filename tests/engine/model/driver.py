@@ -1,14 +1,17 @@
 """A tiny scheduler for tests: feeds prompts in chunks, mixes prefills with decodes, hands out shuffled blocks."""
 
 import random
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from engine.model.runner import ModelRunner
 from engine.request import BlockId, SamplingParams, SequenceId
-from engine.step import SequenceStep, StepPlan, TableWrite
+from engine.step import SequenceStep, StepPlan, TableWrite, TokenLogprobs
 
 GREEDY = SamplingParams(temperature=0.0)
+
+Logprobs = defaultdict[int, list[TokenLogprobs | None]]  # by prompt, one for each generated token
 
 
 @dataclass
@@ -50,8 +53,12 @@ def generate(
     prompts: Sequence[Sequence[int]],
     drive: Drive = Drive(),
     samplings: Sequence[SamplingParams] | None = None,
+    logprobs: Logprobs | None = None,
 ) -> list[list[int]]:
-    """Return each prompt's generated tokens. Freed blocks are poisoned before they are used again."""
+    """Return each prompt's generated tokens, and put what the runner says of them into `logprobs`.
+
+    Freed blocks are poisoned before they are used again.
+    """
     rng = random.Random(drive.seed)
     free = list(range(runner.shape.num_blocks))[:4096]
     rng.shuffle(free)
@@ -71,12 +78,16 @@ def generate(
             running[rows.pop()] = waiting.pop()
         plan = _plan(number, running, free, drive, runner.shape.block_size)
         result = runner.launch(plan).wait()
-        sampled = iter(result.token_ids)
+        assert len(result.logprobs) in (0, len(result.token_ids))
+        sampled = iter(zip(result.token_ids, result.logprobs or (None,) * len(result.token_ids), strict=True))
         for part in plan.sequences:
             track = running[part.row]
             track.computed += len(part.token_ids)
             if part.sampling is not None:
-                track.tokens.append(next(sampled))
+                token, measured = next(sampled)
+                track.tokens.append(token)
+                if logprobs is not None:
+                    logprobs[track.index].append(measured)
         for row, track in [item for item in running.items() if item[1].done]:
             results[track.index] = track.generated
             free.extend(track.blocks)

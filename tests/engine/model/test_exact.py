@@ -8,8 +8,9 @@ from transformers import PreTrainedModel
 from engine.config import EngineConfig
 from engine.model.folder import ModelFolder, resolve_model
 from engine.model.runner import ModelRunner
-from tests.engine.model.checkpoints import assert_greedy, oracle
-from tests.engine.model.driver import Drive, generate
+from engine.request import SamplingParams
+from tests.engine.model.checkpoints import assert_greedy, assert_logprobs, oracle
+from tests.engine.model.driver import Drive, Logprobs, generate
 
 pytestmark = pytest.mark.xdist_group("exact")  # one worker holds the two copies of the weights
 
@@ -83,3 +84,17 @@ def test_alone_equals_generate(folder: ModelFolder, prompts: list[list[int]], mo
         out = model.generate(ids, **options, eos_token_id=None, pad_token_id=2)[0, len(prompt) :].tolist()
         if out != generated:  # excused only at a tie
             assert_greedy(model, prompt, generated)
+
+
+def test_logprobs_are_those_of_a_plain_forward(
+    folder: ModelFolder, prompts: list[list[int]], model: PreTrainedModel
+) -> None:
+    """Ten prompts together: chosen and best tokens have the log-probabilities of one forward of transformers each."""
+    few = prompts[4:14]
+    samplings = [
+        SamplingParams(temperature=0.9 * (index % 2), top_p=0.9, num_logprobs=5 * index) for index in range(10)
+    ]
+    measured = Logprobs(list)
+    results = generate(make_runner(folder, 16), few, Drive(num_tokens=12, chunk=100), samplings, measured)
+    for index, (prompt, generated) in enumerate(zip(few, results, strict=True)):
+        assert_logprobs(model, prompt, generated, measured[index])

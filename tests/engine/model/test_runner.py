@@ -8,8 +8,8 @@ from engine.model.folder import ModelFolder
 from engine.model.runner import ModelRunner
 from engine.request import BlockId, SamplingParams, SequenceId
 from engine.step import SequenceStep, StepPlan, TableWrite
-from tests.engine.model.checkpoints import assert_greedy, make_checkpoint, oracle, prompt_of
-from tests.engine.model.driver import GREEDY, Drive, generate
+from tests.engine.model.checkpoints import assert_greedy, assert_logprobs, make_checkpoint, oracle, prompt_of
+from tests.engine.model.driver import GREEDY, Drive, Logprobs, generate
 
 LENGTHS = [1, 2, 7, 8, 9, 15, 16, 17, 31, 33, 64, 100, 170, 257]
 
@@ -56,6 +56,37 @@ def test_alone_and_batched_agree(folder: ModelFolder) -> None:
     expected = generate(runner, prompts, Drive(num_tokens=10), samplings)
     for seed, chunk, running in ((1, 40, 3), (2, 500, 32), (3, 17, 1)):
         assert generate(runner, prompts, Drive(10, chunk, running, seed), samplings) == expected
+
+
+@pytest.mark.parametrize("backend", ["reference", "auto"])
+def test_logprobs_are_those_of_a_plain_forward(folder: ModelFolder, backend: str) -> None:
+    """Prompts in chunks together: the chosen and the best tokens have transformers' log-probabilities, and asking for
+    them, some for more than others, changes no token, whatever temperature they are sampled at.
+    """
+    prompts = [prompt_of(length) for length in LENGTHS]
+    counts = [(-1, 0, 3, 20, 64)[index % 5] for index in range(len(prompts))]
+    options = [{"temperature": 0.0} if index % 2 else {"temperature": 1.4, "top_k": 9} for index in range(len(prompts))]
+    runner, drive = make_runner(folder, backend=backend), Drive(num_tokens=8, chunk=40, max_running=7)
+    measured = Logprobs(list)
+    samplings = [SamplingParams(**one, num_logprobs=count) for one, count in zip(options, counts, strict=True)]  # type: ignore[arg-type]
+    results = generate(runner, prompts, drive, samplings, measured)
+    assert results == generate(runner, prompts, drive, [SamplingParams(**one) for one in options])  # type: ignore[arg-type]
+    model = oracle(folder)
+    for index, (prompt, generated) in enumerate(zip(prompts, results, strict=True)):
+        if counts[index] < 0:
+            assert measured[index] == [None] * 8
+        else:
+            assert_logprobs(model, prompt, generated, measured[index])
+            assert {len(one.top) for one in measured[index] if one is not None} == {counts[index]}
+
+
+def test_nobody_asks_for_logprobs(folder: ModelFolder) -> None:
+    """A step in which no sequence asks has none to tell, and still its tokens."""
+    runner = make_runner(folder)
+    part = SequenceStep(sequence=SequenceId(0), row=0, start=0, token_ids=prompt_of(5), sampling=GREEDY)
+    writes = (TableWrite(row=0, column=0, blocks=(BlockId(0),)),)
+    result = runner.launch(StepPlan(number=0, sequences=(part,), table_writes=writes)).wait()
+    assert (len(result.token_ids), result.logprobs) == (1, ())
 
 
 def test_shape_divides_the_pool(folder: ModelFolder) -> None:
