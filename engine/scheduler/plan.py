@@ -5,7 +5,7 @@ A plan, from the top:
     2. secure    every decode gets a slot for its token; where memory is short, somebody is preempted
     3. share     as many tokens as the decodes' targets allow (chunks.py) go to prefill chunks, of running and of newly
                  started sequences, tenant by tenant in the order of fairness.py
-    4. build     decodes first, then chunks; block table cells to write
+    4. build     decodes first (written down as they are secured), then chunks; block table cells to write
 """
 
 import heapq
@@ -128,14 +128,18 @@ class Scheduler:
             enforce_groups(self.roster, self._intake.shared, now)
         if not self.roster.running and not self.roster.waiting:
             return None
-        decodes, prefills = self._secure(number, now)
-        chunks = self._share(self._chunk_tokens(decodes, prefills), prefills, now)
-        parts = self._build(decodes, chunks)
+        parts, prefills = self._secure(number, now)
+        num_preempted = self.roster.num_preemptions
+        chunks = self._share(self._chunk_tokens(prefills), prefills, now)
+        if num_preempted != self.roster.num_preemptions:
+            parts = self._without_preempted(parts)
+        self._num_decodes = len(parts)
+        self._add_chunks(parts, chunks)
         if not parts:
             return None
         self.step += 1
         writes, poison, copies = self.memory.take_writes(now)
-        return StepPlan(number=self.step, sequences=parts, table_writes=writes, poison=poison, copies=copies)
+        return StepPlan(number=self.step, sequences=tuple(parts), table_writes=writes, poison=poison, copies=copies)
 
     def commit(self, plan: StepPlan, result: StepResult) -> list[RequestOutput]:
         """Take the step's tokens in: seal full blocks, end what is finished, report all news since the last commit."""
@@ -146,20 +150,40 @@ class Scheduler:
 
     # ------------------------------------------------------------ parts of a plan
 
-    def _secure(self, number: int, now: float) -> tuple[list[SequenceState], Prefills]:
-        """Give each decode a slot for its token, oldest sequences first; return the decodes and unfinished prefills."""
-        decodes: list[SequenceState] = []
+    def _secure(self, number: int, now: float) -> tuple[list[SequenceStep], Prefills]:
+        """Give each decode a slot for its token, oldest sequences first; return their steps and unfinished prefills.
+
+        The hot loop of a plan: one pass, and no call for a decode that has its slot.
+        """
+        num_preempted = self.roster.num_preemptions
+        parts: list[SequenceStep] = []
+        planned = self._planned = []
         prefills: Prefills = {}
         for sequence in self.roster.running.copy():
             table = sequence.table
             if table is None:  # preempted for an older one in this loop
                 continue
-            computed = sequence.computed
-            if len(sequence.tokens) - computed != 1:
+            tokens, computed = sequence.tokens, sequence.computed
+            if len(tokens) - computed != 1:
                 prefills.setdefault(sequence.tenant, []).append(sequence)
-            elif computed < table.capacity or self._make_room(sequence, number, now):
-                decodes.append(sequence)
-        return decodes, prefills
+                continue
+            if computed >= table.capacity and not self._make_room(sequence, number, now):
+                continue
+            planned.append(sequence)
+            position = computed + 1 - sequence.num_prompt
+            token_ids = (tokens[computed],)  # all tokens but this one are computed
+            # In the order of SequenceStep's fields: a call of SequenceStep takes twice as long.
+            step = (sequence.id, table.row, computed, token_ids, sequence.sampling, position, sequence.random_key)
+            parts.append(_new(SequenceStep, step))
+        if num_preempted != self.roster.num_preemptions:
+            parts = self._without_preempted(parts)
+        return parts, prefills
+
+    def _without_preempted(self, parts: list[SequenceStep]) -> list[SequenceStep]:
+        """Take those out of the plan that were preempted after they had been given a slot."""
+        kept = [pair for pair in zip(self._planned, parts, strict=True) if pair[0].table is not None]
+        self._planned = [sequence for sequence, _ in kept]
+        return [part for _, part in kept]
 
     def _make_room(self, sequence: SequenceState, number: int, now: float) -> bool:
         """Grow a sequence by one block, preempting where needed; False when it was itself the one to give way."""
@@ -188,8 +212,9 @@ class Scheduler:
             victim = pool_victim(busy, protected=True)
         return victim or newest(own) or sequence
 
-    def _chunk_tokens(self, decodes: list[SequenceState], prefills: Prefills) -> int:
-        """Return the tokens that prefills may have in this step, so that no decode waits longer than its class may."""
+    def _chunk_tokens(self, prefills: Prefills) -> int:
+        """Return the tokens that prefills may have, so that no decode waits longer than its class may."""
+        decodes = self._planned
         budget = self._budget - len(decodes)
         if not decodes or not (prefills or self.roster.waiting):
             return budget
@@ -252,25 +277,12 @@ class Scheduler:
             sequence.charged = end
         sequence.tenant.lines[sequence.rank].served_at = now
 
-    def _build(self, decodes: list[SequenceState], chunks: dict[SequenceState, int]) -> tuple[SequenceStep, ...]:
-        """Write the plan down, without those that were preempted after they had been given tokens."""
-        parts: list[SequenceStep] = []
-        planned = self._planned = []
-        for sequence in decodes:
-            table = sequence.table
-            if table is None:
-                continue
-            planned.append(sequence)
-            computed = sequence.computed  # all tokens but the last; in the order of SequenceStep's fields, for speed:
-            token_ids = (sequence.tokens[computed],)
-            position = computed + 1 - sequence.num_prompt
-            step = (sequence.id, table.row, computed, token_ids, sequence.sampling, position, sequence.random_key)
-            parts.append(_new(SequenceStep, step))  # a call of SequenceStep takes twice as long
-        self._num_decodes = len(parts)
+    def _add_chunks(self, parts: list[SequenceStep], chunks: dict[SequenceState, int]) -> None:
+        """Write the chunks down, without those that were preempted after they had been given tokens."""
         for sequence, num_tokens in chunks.items():
             if sequence.table is None:
                 continue
-            planned.append(sequence)
+            self._planned.append(sequence)
             end = sequence.computed + num_tokens
             parts.append(
                 SequenceStep(
@@ -283,7 +295,6 @@ class Scheduler:
                     random_key=sequence.random_key,
                 )
             )
-        return tuple(parts)
 
 
 def _work(parts: Sequence[SequenceStep], num_decodes: int) -> StepWork:
