@@ -21,6 +21,14 @@ class TemplateRefused(Exception):
     """The model's template does not take these messages; the message is the template's own."""
 
 
+class TextTooLong(Exception):
+    """The text exceeds the model's context, however it is tokenised."""
+
+    def __init__(self, num_characters: int) -> None:
+        super().__init__(f"{num_characters} characters are more than the model's context holds")
+        self.num_characters = num_characters
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Model:
     """One model, shared by all workers that serve the same digest."""
@@ -35,9 +43,34 @@ class Model:
     longest_token: int  # UTF-8 bytes of one token, at most; 0: unknown
     created: int  # unix seconds when this process first met it
 
+    async def chat_tokens(self, conversation: list[dict[str, str]]) -> list[int]:
+        """Return the token ids of a conversation: those of a chat request, and what a registered chat has of them.
+
+        Raises:
+            NoChatTemplate: the model has no chat form.
+            TemplateRefused: the template rejects the messages.
+            TextTooLong: the text can't fit.
+        """
+        text = await self.render(conversation)
+        return (await self._fitting([text], special=False))[0]  # the template has written the special tokens
+
+    async def text_tokens(self, texts: Sequence[str]) -> list[list[int]]:
+        """Return the token ids of plain prompts: those of a completion, and what a registered text has of them.
+
+        Raises:
+            TextTooLong: a text can't fit.
+        """
+        return await self._fitting(texts, special=True)
+
     def certainly_too_long(self, text: str) -> bool:
         """Whether `text` exceeds the context even if every token were the longest; spares tokenising a flood."""
         return self.longest_token > 0 and len(text) > self.longest_token * self.max_context
+
+    async def _fitting(self, texts: Sequence[str], *, special: bool) -> list[list[int]]:
+        for text in texts:
+            if self.certainly_too_long(text):
+                raise TextTooLong(len(text))
+        return await self.encode(texts, special=special)
 
     async def render(self, conversation: list[dict[str, str]]) -> str:
         """Return the prompt text of a conversation, ready for the assistant's turn.
