@@ -15,6 +15,7 @@ from engine import ipc
 from engine.loop import Cancel, Drain, Message, Stop, Submit
 from engine.policy import PolicyUpdate, SharedPrefix, ShareGroup, TenantPolicy
 from engine.request import (
+    BeamParams,
     FinishReason,
     GenerationRequest,
     Priority,
@@ -163,6 +164,7 @@ def _request(frame: ipc.SubmitFrame) -> GenerationRequest:
             seed=frame.seed,
             stop_token_ids=frozenset(frame.stop_token_ids),
             ignore_eos=frame.ignore_eos,
+            num_logprobs=frame.num_logprobs,
         ),
         priority=Priority(frame.priority),
         session=frame.session,
@@ -170,7 +172,14 @@ def _request(frame: ipc.SubmitFrame) -> GenerationRequest:
         arrived_at=now,
         policy_version=frame.policy_version,
         n=frame.n,
+        beams=_beams(frame),
     )
+
+
+def _beams(frame: ipc.SubmitFrame) -> BeamParams | None:
+    if frame.beam_width == 0:
+        return None
+    return BeamParams(width=frame.beam_width, length_penalty=frame.length_penalty, early_stopping=frame.early_stopping)
 
 
 def _policy(tenant: ipc.PolicyTenant) -> TenantPolicy:
@@ -229,6 +238,9 @@ def _output(output: RequestOutput) -> ipc.Output:
         queue_seconds=output.queue_seconds,
         kv_byte_seconds=output.kv_byte_seconds,
         num_preemptions=output.num_preemptions,
+        logprobs=list(output.logprobs),
+        unseen_tokens=output.unseen_tokens,
+        score=output.score,
     )
 
 

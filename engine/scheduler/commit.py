@@ -1,13 +1,16 @@
 """Takes a step's result in: tokens appended, full blocks sealed, finished requests ended, all of it reported."""
 
 from collections.abc import Iterator, Sequence
+from itertools import repeat
 
 from engine.errors import InvariantError
 from engine.request import FinishReason, SequenceId
 from engine.scheduler.outputs import RequestOutput
 from engine.scheduler.roster import Roster
 from engine.scheduler.sequence import SequenceState
-from engine.step import SequenceStep, StepResult
+from engine.step import SequenceStep, StepResult, TokenLogprobs
+
+Sampled = tuple[int, TokenLogprobs | None]
 
 _new = tuple.__new__
 _NO_MORE_NEWS = RequestOutput(SequenceId(0))[5:]  # defaults of the fields after `output_index`
@@ -33,14 +36,21 @@ class Commit:
     ) -> list[RequestOutput]:
         """Apply a result to the sequences that were planned, decodes first; return all news since the last call."""
         asked = num_decodes + sum(part.sampling is not None for part in parts[num_decodes:])
-        if len(result.token_ids) != asked:
-            raise InvariantError(f"the step returned {len(result.token_ids)} tokens and not {asked}")
+        token_ids, logprobs = result.token_ids, result.logprobs
+        if len(token_ids) != asked or len(logprobs) not in (0, asked):
+            raise InvariantError(
+                f"the step returned {len(token_ids)} tokens and {len(logprobs)} log-probabilities, not {asked}"
+            )
         outputs = self._roster.take_events()
         self.output_tokens += asked
-        self._decodes(planned[:num_decodes], result.token_ids, now, outputs)
-        tokens = iter(result.token_ids[num_decodes:])
+        sampled = zip(token_ids, logprobs or repeat(None), strict=False)
+        if logprobs:
+            self._decodes_with_logprobs(planned[:num_decodes], sampled, now, outputs)
+        else:
+            self._decodes(planned[:num_decodes], token_ids, now, outputs)
+            sampled = zip(token_ids[num_decodes:], repeat(None), strict=False)
         for sequence, part in zip(planned[num_decodes:], parts[num_decodes:], strict=True):
-            self._chunk(sequence, part, tokens, now, outputs)
+            self._chunk(sequence, part, sampled, now, outputs)
         outputs += self._roster.take_events()
         return outputs
 
@@ -62,25 +72,38 @@ class Commit:
             tenant.counter += tenant.output_cost
             tenant.output_tokens += 1
             if token in sequence.stop_ids or len(tokens) - sequence.num_prompt >= sequence.max_tokens:
-                self._finish(sequence, token, now)
+                self._finish(sequence, (token,), (), now)
             elif sequence.announced:
                 held = sequence.kv_block_seconds + table.block_seconds + len(table.blocks) * (now - table.since)
                 news = (sequence.handle, (token,), held * block_bytes, sequence.num_preemptions, sequence.index)
                 outputs.append(_new(RequestOutput, news + _NO_MORE_NEWS))  # a call of RequestOutput takes twice as long
             else:
-                outputs.append(self._announcement(sequence, (token,), now))
+                outputs.append(self._announcement(sequence, now, (token,)))
+
+    def _decodes_with_logprobs(
+        self, sequences: Sequence[SequenceState], sampled: Iterator[Sampled], now: float, outputs: list[RequestOutput]
+    ) -> None:
+        """Give each decode its token, in a step in which somebody asks for log-probabilities."""
+        for sequence in sequences:
+            token, logprobs = next(sampled)
+            table = sequence.table
+            if table is None:
+                continue
+            sequence.computed += 1
+            self._memory.seal(table, sequence.computed, sequence.tokens, now)
+            self._append(sequence, token, logprobs, now, outputs)
 
     def _chunk(
         self,
         sequence: SequenceState,
         part: SequenceStep,
-        tokens: Iterator[int],
+        sampled: Iterator[Sampled],
         now: float,
         outputs: list[RequestOutput],
     ) -> None:
         """Take a prefill chunk in, and the first token after the last one."""
         self.prompt_tokens += len(part.token_ids)
-        token = None if part.sampling is None else next(tokens)
+        chosen = None if part.sampling is None else next(sampled)
         table = sequence.table
         if table is None:
             return
@@ -88,28 +111,39 @@ class Commit:
         self._memory.seal(table, sequence.computed, sequence.tokens, now)
         if sequence.computed == len(sequence.tokens):
             self._roster.prefills.end(sequence)
-        if token is None:
-            if not sequence.announced:
-                outputs.append(self._announcement(sequence, (), now))
-        elif not self._append(sequence, token, now):
-            outputs.append(self._announcement(sequence, (token,), now))
+        if chosen is not None:
+            self._append(sequence, *chosen, now, outputs)
+        elif not sequence.announced:
+            outputs.append(self._announcement(sequence, now))
 
-    def _append(self, sequence: SequenceState, token: int, now: float) -> bool:
-        """Add a sampled token; end the sequence, and return True, when it was the last one."""
+    def _append(
+        self,
+        sequence: SequenceState,
+        token: int,
+        logprobs: TokenLogprobs | None,
+        now: float,
+        outputs: list[RequestOutput],
+    ) -> None:
+        """Add a sampled token and report it; end the sequence when it was the last one."""
         tokens, tenant = sequence.tokens, sequence.tenant
         tokens.append(token)
         tenant.counter += tenant.output_cost
         tenant.output_tokens += 1
+        chosen = () if logprobs is None else (logprobs.chosen,)
         if token in sequence.stop_ids or len(tokens) - sequence.num_prompt >= sequence.max_tokens:
-            self._finish(sequence, token, now)
-            return True
-        return False
+            self._finish(sequence, (token,), chosen, now)
+        else:
+            outputs.append(self._announcement(sequence, now, (token,), chosen))
 
-    def _finish(self, sequence: SequenceState, token: int, now: float) -> None:
-        reason = FinishReason.STOP if token in sequence.stop_ids else FinishReason.LENGTH
-        self._roster.finish(sequence, reason, now, token=token)
+    def _finish(
+        self, sequence: SequenceState, token_ids: tuple[int, ...], logprobs: tuple[float, ...], now: float
+    ) -> None:
+        reason = FinishReason.STOP if token_ids[-1] in sequence.stop_ids else FinishReason.LENGTH
+        self._roster.finish(sequence, reason, now, token_ids=token_ids, logprobs=logprobs)
 
-    def _announcement(self, sequence: SequenceState, token_ids: tuple[int, ...], now: float) -> RequestOutput:
+    def _announcement(
+        self, sequence: SequenceState, now: float, token_ids: tuple[int, ...] = (), logprobs: tuple[float, ...] = ()
+    ) -> RequestOutput:
         """Report tokens and, the first time, that the request runs and how many tokens it may generate."""
         first, sequence.announced = not sequence.announced, True
         held = sequence.kv_block_seconds + (sequence.table.held(now) if sequence.table is not None else 0.0)
@@ -122,4 +156,5 @@ class Commit:
             admitted_max_tokens=sequence.max_tokens if first else 0,
             queue_seconds=sequence.queue_seconds if first else 0.0,
             cached_tokens=sequence.cached_tokens if first else 0,
+            logprobs=logprobs,
         )

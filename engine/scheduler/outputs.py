@@ -16,7 +16,10 @@ class Refusal(NamedTuple):
 class RequestOutput(NamedTuple):
     """News of one output of a request. A finish reason is its last one; a refusal is the last one of the request.
 
-    `token_ids` holds every sampled token, the end-of-turn or stop token included.
+    `token_ids` holds every sampled token, the end-of-turn or stop token included; `logprobs` has one number for each of
+    them where the request asks for log-probabilities, and is empty where it does not.
+
+    A beam search reports how many tokens its beams have grown by, and everything else at its end.
     """
 
     sequence: SequenceId
@@ -30,3 +33,6 @@ class RequestOutput(NamedTuple):
     finish_reason: FinishReason | None = None
     refusal: Refusal | None = None
     message: str = ""
+    logprobs: tuple[float, ...] = ()  # natural; of the sampled tokens under the model's own distribution
+    unseen_tokens: int = 0  # beam search: tokens generated that no output has shown
+    score: float = 0.0  # beam search, with the end: what its outputs are ranked by

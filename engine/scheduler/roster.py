@@ -116,7 +116,14 @@ class Roster:
         self.queue(sequence)
 
     def finish(
-        self, sequence: SequenceState, reason: FinishReason, now: float, *, token: int | None = None, message: str = ""
+        self,
+        sequence: SequenceState,
+        reason: FinishReason,
+        now: float,
+        *,
+        token_ids: tuple[int, ...] = (),
+        logprobs: tuple[float, ...] = (),
+        message: str = "",
     ) -> None:
         """End a request that was taken, whatever its state, and report it with its last token."""
         if sequence.generated:
@@ -130,7 +137,7 @@ class Roster:
         self._events.append(
             RequestOutput(
                 sequence=sequence.handle,
-                token_ids=() if token is None else (token,),
+                token_ids=token_ids,
                 kv_byte_seconds=sequence.kv_block_seconds * self.memory.shape.block_bytes,
                 num_preemptions=sequence.num_preemptions,
                 output_index=sequence.index,
@@ -139,6 +146,7 @@ class Roster:
                 cached_tokens=0 if sequence.announced else sequence.cached_tokens,
                 finish_reason=reason,
                 message=message,
+                logprobs=logprobs,
             )
         )
 

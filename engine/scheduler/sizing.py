@@ -8,6 +8,7 @@ from engine.request import GenerationRequest, RefusalCode
 from engine.scheduler.outputs import Refusal
 
 MAX_OUTPUTS = 128  # of one request
+MAX_LOGPROBS = 128  # most likely tokens to report at each position
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,6 +52,8 @@ def check_form(request: GenerationRequest, limits: Limits) -> Refusal | None:
         return Refusal(RefusalCode.INVALID, "top_k must be at least 0; 0 turns it off.", "top_k")
     if not 1 <= request.n <= MAX_OUTPUTS:
         return Refusal(RefusalCode.INVALID, f"n must be from 1 to {MAX_OUTPUTS}.", "n")
+    if not -1 <= sampling.num_logprobs <= MAX_LOGPROBS:
+        return Refusal(RefusalCode.INVALID, f"logprobs must be from 0 to {MAX_LOGPROBS}, or left out.", "logprobs")
     if sampling.max_tokens < 0:
         return Refusal(RefusalCode.INVALID, "max_tokens must be at least 1, or left out.", "max_tokens")
     return None

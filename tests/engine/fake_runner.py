@@ -1,7 +1,8 @@
 """A runner without a model: it stores (namespace, position, token) in slots and emits a hash of what it reads back.
 
 Reads go through its own copy of the block table, as a kernel's would. A block that is stale, foreign, poisoned or in
-the wrong place therefore shows as a wrong token; `expected_tokens` says which tokens are right.
+the wrong place therefore shows as a wrong token and as wrong log-probabilities; `expected_tokens` and `distribution`
+say which are right.
 """
 
 from collections.abc import Callable
@@ -9,10 +10,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from engine.step import CacheShape, SequenceStep, StepPlan, StepResult
+from engine.step import CacheShape, SequenceStep, StepPlan, StepResult, TokenLogprobs
 
 _PRIME = (1 << 61) - 1
 _EMPTY = -1
+_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+_MIX = np.uint64(0xBF58476D1CE4E5B9)
 
 
 class Identity(NamedTuple):
@@ -68,8 +71,14 @@ class FakeRunner:
                 slots[target] = slots[source]
         for part in plan.sequences:
             self._write(part)
-        tokens = tuple(self._read(part) for part in plan.sequences if part.sampling is not None)
-        return Done(StepResult(token_ids=tokens, seconds=self._seconds))
+        sampled = [part for part in plan.sequences if part.sampling is not None]
+        read = [self._read(part) for part in sampled]
+        tokens = tuple(self._choose(mixed, part.random_key) for part, mixed in zip(sampled, read, strict=True))
+        logprobs: tuple[TokenLogprobs | None, ...] = tuple(
+            self._logprobs(part, mixed, token) for part, mixed, token in zip(sampled, read, tokens, strict=True)
+        )
+        asked = any(one is not None for one in logprobs)
+        return Done(StepResult(token_ids=tokens, seconds=self._seconds, logprobs=logprobs if asked else ()))
 
     def _write(self, part: SequenceStep) -> None:
         positions = np.arange(part.start, part.start + len(part.token_ids))
@@ -80,13 +89,23 @@ class FakeRunner:
         self._token[blocks, slots] = part.token_ids
 
     def _read(self, part: SequenceStep) -> int:
+        """Return a number of what the table leads to: a slot that is not the sequence's own changes it."""
         positions = np.arange(part.start + len(part.token_ids))
         blocks = self._table[part.row, positions // self._shape.block_size]
         slots = positions % self._shape.block_size
         foreign = int((self._owner[blocks, slots] != self._owners(part, positions)).sum())
         misplaced = int((self._position[blocks, slots] != positions).sum())
-        token = _next_token(self._token[blocks, slots], part.random_key, self._vocab_size)
-        return (token + foreign + misplaced) % self._vocab_size
+        return _mix(self._token[blocks, slots]) + foreign + misplaced
+
+    def _choose(self, mixed: int, random_key: int) -> int:
+        return _choose(mixed, random_key, self._vocab_size)
+
+    def _logprobs(self, part: SequenceStep, mixed: int, token: int) -> TokenLogprobs | None:
+        sampling = part.sampling
+        if sampling is None or sampling.num_logprobs < 0:
+            return None
+        values = _distribution(mixed, self._vocab_size)
+        return TokenLogprobs(float(values[token]), most_likely(values, sampling.num_logprobs))
 
     def _owners(self, part: SequenceStep, positions: np.ndarray) -> np.ndarray:
         own, head, num_head = self._identify(part)
@@ -108,12 +127,35 @@ def expected_tokens(prompt: list[int], count: int, *, random_key: int, vocab_siz
     """Return the `count` tokens that a sequence gets when nothing goes wrong, whoever runs beside it."""
     tokens = list(prompt)
     for _ in range(count):
-        tokens.append(_next_token(np.array(tokens, dtype=np.int64), random_key, vocab_size))
+        tokens.append(_choose(_mix(np.array(tokens, dtype=np.int64)), random_key, vocab_size))
     return tokens[len(prompt) :]
 
 
-def _next_token(tokens: np.ndarray, random_key: int, vocab_size: int) -> int:
+def distribution(tokens: list[int], *, vocab_size: int = 1000) -> np.ndarray:
+    """Return the log-probability of every token id after these tokens; many are equal."""
+    return _distribution(_mix(np.array(tokens, dtype=np.int64)), vocab_size)
+
+
+def most_likely(logprobs: np.ndarray, count: int) -> tuple[tuple[int, float], ...]:
+    """Return the `count` best token ids with their log-probabilities, best first, ties by token id."""
+    best = np.argsort(-logprobs, kind="stable")[:count]
+    return tuple(zip(best.tolist(), logprobs[best].tolist(), strict=True))
+
+
+def _mix(tokens: np.ndarray) -> int:
     """Hash tokens with their places: any change of a token or of an order changes the result with near certainty."""
     places = np.arange(1, len(tokens) + 1, dtype=np.int64)
-    mixed = int(((tokens + 1) * (places * 2_654_435_761 % 1_000_003)).sum())
+    return int(((tokens + 1) * (places * 2_654_435_761 % 1_000_003)).sum())
+
+
+def _choose(mixed: int, random_key: int, vocab_size: int) -> int:
     return (mixed * 6_364_136_223_846_793_005 + random_key) % _PRIME % vocab_size
+
+
+def _distribution(mixed: int, vocab_size: int) -> np.ndarray:
+    """Return log-probabilities over the vocabulary: logits from 0 to 16 in steps of 1/64, so that ties happen."""
+    values = np.uint64(mixed % _PRIME) + np.arange(1, vocab_size + 1, dtype=np.uint64) * _GOLDEN
+    values = (values ^ (values >> np.uint64(30))) * _MIX
+    values = values ^ (values >> np.uint64(27))
+    logits = (values >> np.uint64(54)).astype(np.float64) / 64
+    return logits - (logits.max() + np.log(np.exp(logits - logits.max()).sum()))

@@ -10,7 +10,7 @@ from engine import ipc
 from engine.loop import Cancel, Submit
 from engine.mailbox import FrameMailbox
 from engine.policy import PolicyUpdate
-from engine.request import FinishReason, Priority, RefusalCode, SequenceId
+from engine.request import BeamParams, FinishReason, Priority, RefusalCode, SequenceId
 from engine.scheduler.outputs import Refusal, RequestOutput
 from tests.engine.test_core import policy_frame, submit_frame
 
@@ -43,6 +43,19 @@ def test_reads_every_kind_of_message_in_order(sockets: Sockets) -> None:
     assert isinstance(submit, Submit)
     assert (submit.sequence, submit.request.priority, submit.request.sampling.seed) == (9, Priority.BATCH, -1)
     assert cancel == Cancel((SequenceId(9),), FinishReason.STOP)
+
+
+def test_a_submit_carries_what_concerns_its_outputs(sockets: Sockets) -> None:
+    """Their number, log-probabilities, and beam search where there is a width."""
+    front, core = sockets
+    front.send(ipc.encode(submit_frame(1, n=3, num_logprobs=2)))
+    front.send(ipc.encode(submit_frame(2, n=2, beam_width=4, length_penalty=0.5, early_stopping=True)))
+    several, beams = FrameMailbox(core).receive(5.0)
+    assert isinstance(several, Submit)
+    assert isinstance(beams, Submit)
+    assert (several.request.n, several.request.sampling.num_logprobs, several.request.beams) == (3, 2, None)
+    assert beams.request.beams == BeamParams(width=4, length_penalty=0.5, early_stopping=True)
+    assert (beams.request.n, beams.request.sampling.num_logprobs) == (2, -1)
 
 
 def test_a_deadline_in_unix_seconds_becomes_the_cores_own(sockets: Sockets) -> None:
@@ -88,14 +101,16 @@ def test_writes_a_steps_outputs_in_one_frame(sockets: Sockets) -> None:
         RequestOutput(SequenceId(1), (5,), 2.5, 1, admitted_max_tokens=7, queue_seconds=0.5),
         RequestOutput(SequenceId(2), finish_reason=FinishReason.LENGTH, message="deadline"),
         RequestOutput(SequenceId(3), refusal=refusal),
+        RequestOutput(SequenceId(4), (6, 7), logprobs=(-0.5, -1.5), unseen_tokens=4, score=-1.0),
     ]
     FrameMailbox(core).outputs(11, outputs)
     frame = ipc.decode_to_front(front.recv())
     assert isinstance(frame, ipc.StepFrame)
     assert frame.step == 11
-    tokens, end, refused = frame.outputs
+    tokens, end, refused, beams = frame.outputs
     assert tokens == ipc.Output(
         handle=1, token_ids=[5], kv_byte_seconds=2.5, num_preemptions=1, admitted_max_tokens=7, queue_seconds=0.5
     )
     assert (end.finish_reason, end.message) == ("length", "deadline")
+    assert beams == ipc.Output(handle=4, token_ids=[6, 7], logprobs=[-0.5, -1.5], unseen_tokens=4, score=-1.0)
     assert (refused.refusal_code, refused.message, refused.field) == ("kv_limit", "too large", "max_tokens")

@@ -76,6 +76,7 @@ class World:
         )
         self.requests: dict[SequenceId, GenerationRequest] = {}
         self.tokens: dict[Output, list[int]] = defaultdict(list)
+        self.logprobs: dict[Output, list[float]] = defaultdict(list)
         self.granted: dict[SequenceId, int] = {}
         self.cached_tokens: dict[SequenceId, int] = {}
         self.finished: dict[Output, FinishReason] = {}
@@ -265,7 +266,7 @@ class World:
         assert sequence not in self.finished, "news after the end"
         assert sequence not in self.refused, "news after the end"
         self.outputs[sequence].append(output)
-        self.tokens[sequence] += output.token_ids
+        self._take_tokens(sequence, output)
         if output.admitted_max_tokens:
             assert sequence not in self.granted, "admitted twice"
             self.granted[sequence] = output.admitted_max_tokens
@@ -281,6 +282,12 @@ class World:
         assert key not in self.finished, "news after the end"
         assert output.refusal is None, "a request is refused as a whole"
         self.outputs[key].append(output)
-        self.tokens[key] += output.token_ids
+        self._take_tokens(key, output)
         if output.finish_reason is not None:
             self.finished[key] = output.finish_reason
+
+    def _take_tokens(self, key: Output, output: RequestOutput) -> None:
+        asks = self.requests[output.sequence].sampling.num_logprobs >= 0
+        assert len(output.logprobs) == (len(output.token_ids) if asks else 0), "one for each token of who asks"
+        self.tokens[key] += output.token_ids
+        self.logprobs[key] += output.logprobs

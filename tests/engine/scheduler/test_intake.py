@@ -18,6 +18,8 @@ from tests.engine.world import World
         ([3], {"top_p": 0.0}, "top_p"),
         ([3], {"top_p": float("nan")}, "top_p"),
         ([3], {"top_k": -1}, "top_k"),
+        ([3], {"num_logprobs": 129}, "logprobs"),
+        ([3], {"num_logprobs": -2}, "logprobs"),
         ([3], {"max_tokens": -1}, "max_tokens"),
     ],
 )
