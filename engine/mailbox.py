@@ -97,6 +97,17 @@ class FrameMailbox:
                     )
                     for use in stats.tenants
                 ],
+                share_groups=[
+                    ipc.ShareGroupUse(
+                        name=use.name,
+                        kv_bytes=use.kv_bytes,
+                        kv_peak_bytes=use.kv_peak_bytes,
+                        kv_cached_bytes=use.kv_cached_bytes,
+                        num_prefixes=use.num_prefixes,
+                        prefix_tokens=use.prefix_tokens,
+                    )
+                    for use in stats.share_groups
+                ],
             )
         )
 

@@ -2,6 +2,9 @@
 
 from dataclasses import dataclass
 
+from engine.memory.accounts import ShareGroupId
+from engine.memory.manager import KVMemory
+from engine.policy import ShareGroup
 from engine.request import TenantId
 from engine.scheduler.plan import Scheduler
 
@@ -17,6 +20,18 @@ class TenantUse:
     running: int
     queued: int
     output_tokens: int  # since the core started
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShareGroupUse:
+    """One share group's account and what is registered for it; the peak is since the last collection."""
+
+    name: str
+    kv_bytes: int
+    kv_peak_bytes: int
+    kv_cached_bytes: int
+    num_prefixes: int
+    prefix_tokens: int  # of all of them, in whole blocks: what can be shared
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,6 +53,7 @@ class EngineStats:
     prefix_found_tokens: int  # of them, those that the prefix tree held
     num_evicted_blocks: int  # cached ones that were given up
     tenants: tuple[TenantUse, ...]
+    share_groups: tuple[ShareGroupUse, ...]
 
 
 def collect(scheduler: Scheduler) -> EngineStats:
@@ -73,4 +89,19 @@ def collect(scheduler: Scheduler) -> EngineStats:
         prefix_found_tokens=found,
         num_evicted_blocks=scheduler.memory.supply.num_evicted,
         tenants=tenants,
+        share_groups=tuple(_group_use(scheduler.memory, group) for group in scheduler.share_groups),
+    )
+
+
+def _group_use(memory: KVMemory, group: ShareGroup) -> ShareGroupUse:
+    account = memory.accounts.get(ShareGroupId(group.name))
+    assert account is not None, "a registered group has an account"
+    size, block_bytes = memory.shape.block_size, memory.shape.block_bytes
+    return ShareGroupUse(
+        name=group.name,
+        kv_bytes=account.blocks * block_bytes,
+        kv_peak_bytes=account.take_peak() * block_bytes,
+        kv_cached_bytes=account.cached * block_bytes,
+        num_prefixes=len(group.prefixes),
+        prefix_tokens=sum(len(prefix.token_ids) // size * size for prefix in group.prefixes),
     )

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 from engine.memory.manager import KVMemory
 from engine.memory.supply import Shortage
-from engine.policy import PolicyUpdate
+from engine.policy import PolicyUpdate, ShareGroup
 from engine.request import FinishReason, GenerationRequest, SequenceId
 from engine.scheduler.admission import Admission, Verdict, evict
 from engine.scheduler.chunks import ChunkBudget
@@ -78,6 +78,11 @@ class Scheduler:
     def prefix_tokens(self) -> tuple[int, int]:
         """Prompt tokens of all admitted requests so far, and how many of them were cached."""
         return self._admission.asked_tokens, self._admission.found_tokens
+
+    @property
+    def share_groups(self) -> list[ShareGroup]:
+        """Return the share groups that are registered on this worker."""
+        return self._intake.shared.groups()
 
     # ------------------------------------------------------------ between steps
 

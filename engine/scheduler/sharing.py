@@ -29,8 +29,12 @@ class SharedPrefixes:
             self._limit(name, soft=0, hard=0)
 
     def names(self) -> set[str]:
-        """Return the groups that are registered."""
+        """Return the names of the groups that are registered."""
         return set(self._groups)
+
+    def groups(self) -> list[ShareGroup]:
+        """Return the groups that are registered."""
+        return list(self._groups.values())
 
     def settle(self) -> list[Account]:
         """Return the accounts whose limits have changed since the last call."""

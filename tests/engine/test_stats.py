@@ -1,0 +1,88 @@
+"""The counters of tenants and share groups, as the core collects them."""
+
+import zmq
+
+from engine import ipc
+from engine.mailbox import FrameMailbox
+from engine.stats import ShareGroupUse, collect
+from tests.engine.world import BLOCK_BYTES, World
+
+PREFIX = [(7 * place) % 900 for place in range(18)]
+
+
+def sharing(**limits: int) -> World:
+    """Return a world with a tenant that shares a prefix of four whole blocks and two tokens more."""
+    world = World(block_size=4, budget=64)
+    world.policy("minnow", share_groups=("bank",))
+    world.share("bank", PREFIX, **limits)
+    return world
+
+
+def group(world: World) -> ShareGroupUse:
+    """Collect, and return the only group."""
+    (use,) = collect(world.scheduler).share_groups
+    return use
+
+
+def test_a_share_group_shows_what_is_registered_before_anybody_uses_it() -> None:
+    """Tokens count in whole blocks: the rest of a prefix is never shared."""
+    world = sharing()
+    world.share("bank", PREFIX, [*PREFIX, *PREFIX])
+    use = group(world)
+    assert (use.name, use.num_prefixes, use.prefix_tokens) == ("bank", 2, 16 + 36)
+    assert use.kv_bytes == use.kv_peak_bytes == use.kv_cached_bytes == 0
+
+
+def test_a_share_groups_account_is_its_own() -> None:
+    """In use while a request runs on it, cached afterwards; the tenant's account has the rest."""
+    world = sharing()
+    world.submit("minnow", [*PREFIX, 1, 2, 3], 6)
+    world.step()
+    use = group(world)
+    assert (use.kv_bytes, use.kv_cached_bytes) == (4 * BLOCK_BYTES, 0)
+    world.run()
+    use = group(world)
+    assert (use.kv_bytes, use.kv_cached_bytes) == (4 * BLOCK_BYTES, 4 * BLOCK_BYTES)
+
+
+def test_the_peak_starts_again_with_each_collection() -> None:
+    """A lowered limit shows at once in the use, and in the peak of the period after."""
+    world = sharing()
+    world.submit("minnow", [*PREFIX, 1, 2, 3], 6)
+    world.run()
+    assert group(world).kv_peak_bytes == 4 * BLOCK_BYTES
+    world.share("bank", PREFIX, blocks=0, soft=0)
+    world.step()
+    use = group(world)
+    assert (use.kv_bytes, use.kv_peak_bytes) == (0, 4 * BLOCK_BYTES)
+    assert group(world).kv_peak_bytes == 0
+
+
+def test_a_removed_group_is_not_shown() -> None:
+    """From the removal on, even while its blocks are still held."""
+    world = sharing()
+    world.submit("minnow", [*PREFIX, 1, 2, 3], 6)
+    world.step()
+    world.share("bank")
+    assert collect(world.scheduler).share_groups == ()
+
+
+def test_share_groups_cross_the_link() -> None:
+    """The frame has the same figures."""
+    world = sharing()
+    world.submit("minnow", [*PREFIX, 1, 2, 3], 6)
+    world.run()
+    with zmq.Context() as context, context.socket(zmq.PAIR) as front, context.socket(zmq.PAIR) as core:
+        front.bind("inproc://link")
+        core.connect("inproc://link")
+        FrameMailbox(core).stats(collect(world.scheduler))
+        assert front.poll(5000)
+        frame = ipc.decode_to_front(front.recv())
+    assert isinstance(frame, ipc.StatsFrame)
+    held = 4 * BLOCK_BYTES
+    assert frame.share_groups == [
+        ipc.ShareGroupUse(
+            name="bank", kv_bytes=held, kv_peak_bytes=held, kv_cached_bytes=held, num_prefixes=1, prefix_tokens=16
+        )
+    ]
+    assert [use.tenant for use in frame.tenants] == ["minnow"]
