@@ -9,12 +9,15 @@ from django.http import HttpRequest
 from tenants.models import (
     ApiKey,
     AuditEvent,
+    GroupManager,
     ManagementKey,
     Membership,
     OutboxEvent,
     Policy,
     PolicyAck,
     Project,
+    SharedPrefix,
+    ShareGroup,
     Tenant,
     TenantManager,
     UsageRecord,
@@ -39,7 +42,9 @@ class ReadOnly(_Base):
     def get_queryset(self, request: HttpRequest) -> QuerySet[Model]:
         """Return every row: an operator stands above tenants."""
         manager = self.model._default_manager
-        return manager.across_tenants() if isinstance(manager, TenantManager) else manager.get_queryset()
+        if isinstance(manager, TenantManager):
+            return manager.across_tenants()
+        return manager.across_groups() if isinstance(manager, GroupManager) else manager.get_queryset()
 
     def get_fields(self, request: HttpRequest, obj: Model | None = None) -> list[Any]:
         """Return all columns but the secret ones."""
@@ -81,6 +86,8 @@ admin.site.register(Membership, _columns("tenant", "user", "role"))
 admin.site.register(ApiKey, _columns("id", "name", "tenant", "expires_at", "revoked_at", "last_used_at"))
 admin.site.register(ManagementKey, _columns("id", "name", "role", "tenant", "expires_at", "revoked_at"))
 admin.site.register(Policy, _columns("tenant", "version", "weight", "kv_soft_bytes", "kv_hard_bytes", "updated_at"))
+admin.site.register(ShareGroup, _columns("name", "version", "kv_soft_bytes", "kv_hard_bytes", "removed", "created_at"))
+admin.site.register(SharedPrefix, _columns("name", "group", "registered_by", "num_bytes", "created_at"))
 admin.site.register(Worker, _columns("id", "model", "address", "last_seen_at", "applied_version"))
 admin.site.register(PolicyAck, _columns("worker", "version", "applied_at"))
 admin.site.register(UsageRecord, _columns("request_id", "tenant_id", "model", "completion_tokens", "finished_at"))

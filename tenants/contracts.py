@@ -84,6 +84,8 @@ class SharedPrefixView(msgspec.Struct, frozen=True, kw_only=True):
     tenant_slug: str = ""
     created_by: str  # the actor's label
     created_at: datetime
+    version: int = 0  # of its group when it was registered: that version's acks say where it is in force
+    num_bytes: int = 0  # UTF-8, of the text or of all messages' contents
 
 
 class ShareGroupView(msgspec.Struct, frozen=True, kw_only=True):
@@ -240,12 +242,13 @@ class PolicyAcks(msgspec.Struct, frozen=True, kw_only=True):
     """How far a policy version has come: applied on `applied` of `of` live workers, the slowest after `ms`."""
 
     version: int
-    tenant_id: str
+    tenant_id: str  # whose policy it was; empty: a share group's
     changed_at: datetime
     applied: int
     of: int
     ms: float | None  # None until every live worker has applied it
     workers: tuple[WorkerAck, ...]
+    share_group: str = ""  # name of the group whose version it was; empty: a tenant's
 
 
 class UsageEntry(msgspec.Struct, frozen=True, kw_only=True):

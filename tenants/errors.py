@@ -4,7 +4,7 @@ TenantsError
 ├── Invalid              a value breaks a rule; `field` names it, the message says what to write instead
 │   └── PolicyInvalid
 ├── Conflict             the change does not fit what is there now
-│   └── StaleVersion     somebody else changed the policy first; `current` is the version to read again
+│   └── StaleVersion     somebody else changed it first; `current` is the version to read again
 ├── NotFound             no such row, or one that the caller may not see
 └── Forbidden            the caller sees it and may not do this
 NoTenantScope            our own mistake: a query of tenant data without a tenant (never shown to a client)
@@ -37,10 +37,10 @@ class Conflict(TenantsError):
 
 
 class StaleVersion(Conflict):
-    """The policy has moved on since the caller read it."""
+    """The policy or share group has moved on since the caller read it."""
 
-    def __init__(self, expected: int, current: int) -> None:
-        super().__init__(f"the policy is at version {current}, not {expected}: read it again and repeat the change")
+    def __init__(self, expected: int, current: int, what: str = "policy") -> None:
+        super().__init__(f"the {what} is at version {current}, not {expected}: read it again and repeat the change")
         self.expected = expected
         self.current = current
 

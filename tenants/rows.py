@@ -4,6 +4,8 @@ import hashlib
 import hmac
 from typing import Literal, cast
 
+import msgspec
+
 from tenants.authority import RoleName
 from tenants.contracts import (
     ApiKeyView,
@@ -11,20 +13,39 @@ from tenants.contracts import (
     ManagementKeyView,
     MemberView,
     PolicyView,
+    PrefixMessage,
     PriorityName,
     ProjectView,
+    SharedPrefixView,
+    ShareGroupView,
     TenantView,
     WorkerView,
 )
-from tenants.models import ApiKey, ManagementKey, Membership, Policy, Project, Tenant, Worker
+from tenants.models import (
+    ApiKey,
+    ManagementKey,
+    Membership,
+    Policy,
+    Project,
+    SharedPrefix,
+    ShareGroup,
+    Tenant,
+    Worker,
+)
 from tenants.models.key import KeyFields
 
 _NAMESPACE_LABEL = b"tollgate kv namespace v1"
+_GROUP_NAMESPACE_LABEL = b"tollgate share group kv namespace v1"
 
 
 def namespace(secret: bytes | memoryview) -> bytes:
     """Return a tenant's KV namespace, 32 bytes: derived from its secret, so that nobody outside can name it."""
     return hmac.new(bytes(secret), _NAMESPACE_LABEL, hashlib.sha256).digest()
+
+
+def group_namespace(secret: bytes | memoryview) -> bytes:
+    """Return a share group's KV namespace, 32 bytes; its own label keeps it from ever being a tenant's."""
+    return hmac.new(bytes(secret), _GROUP_NAMESPACE_LABEL, hashlib.sha256).digest()
 
 
 def policy_view(row: Policy) -> PolicyView:
@@ -41,6 +62,38 @@ def policy_view(row: Policy) -> PolicyView:
         max_context=row.max_context,
         max_output=row.max_output,
         priority=cast(PriorityName, str(row.priority)),
+        share_group=row.share_group,
+    )
+
+
+def share_group_view(row: ShareGroup) -> ShareGroupView:
+    """Return a live share group's row as a value, without its secret; expects `counted()` columns."""
+    return ShareGroupView(
+        name=row.name,
+        description=row.description,
+        version=row.version,
+        kv_soft_bytes=row.kv_soft_bytes,
+        kv_hard_bytes=row.kv_hard_bytes,
+        num_prefixes=row.num_prefixes,
+        tenants=tuple(row.member_slugs),
+        created_at=row.created_at,
+    )
+
+
+def shared_prefix_view(row: SharedPrefix) -> SharedPrefixView:
+    """Return a registered prefix as a value; expects `registered_by` to be loaded."""
+    return SharedPrefixView(
+        id=str(row.id),
+        group=row.group_id,
+        name=row.name,
+        messages=msgspec.convert(row.messages, tuple[PrefixMessage, ...]),
+        text=row.text,
+        tenant_id=str(row.registered_by_id or ""),
+        tenant_slug=row.registered_by.slug if row.registered_by else "",
+        created_by=row.created_by,
+        created_at=row.created_at,
+        version=row.version,
+        num_bytes=row.num_bytes,
     )
 
 

@@ -3,6 +3,7 @@
 import uuid
 from datetime import timedelta
 
+import msgspec
 from django.db.models import Min, Q, Sum
 from django.utils import timezone
 
@@ -16,6 +17,9 @@ from tenants.contracts import (
     PolicyAcks,
     PolicyView,
     ProjectView,
+    SharedPrefixView,
+    ShareGroupPolicy,
+    ShareGroupView,
     TenantView,
     WorkerAck,
     WorkerView,
@@ -28,6 +32,8 @@ from tenants.models import (
     PolicyCounter,
     PolicyVersion,
     Project,
+    SharedPrefix,
+    ShareGroup,
     Tenant,
     User,
     Worker,
@@ -124,7 +130,10 @@ def policies(since_version: int = 0) -> list[tuple[str, PolicyView]]:
 
 
 def policy_version() -> int:
-    """Return the newest policy version; 0 before the first tenant."""
+    """Return the newest version of a policy or share group; 0 before the first.
+
+    Whoever reads both goes on from the version that this returned *before* it read them: in between either may change.
+    """
     return PolicyCounter.objects.values_list("value", flat=True).first() or 0
 
 
@@ -150,12 +159,64 @@ def policy_acks(version: int) -> PolicyAcks | None:
     times = [ack.ms for ack in acks if ack.ms is not None]
     return PolicyAcks(
         version=version,
-        tenant_id=str(made.tenant_id),
+        tenant_id=str(made.tenant_id or ""),
+        share_group=made.share_group,
         changed_at=made.created_at,
         applied=len(times),
         of=len(acks),
         ms=max(times) if acks and len(times) == len(acks) else None,
         workers=tuple(acks),
+    )
+
+
+def guaranteed_bytes() -> int:
+    """Return the device KV bytes that are guaranteed to tenants and share groups together."""
+    tenants = Policy.objects.across_tenants().aggregate(sum=Sum("kv_soft_bytes"))["sum"]
+    groups = ShareGroup.objects.live().aggregate(sum=Sum("kv_soft_bytes"))["sum"]
+    return int(tenants or 0) + int(groups or 0)
+
+
+# ---------------------------------------------------------------- share groups
+
+
+def share_groups() -> list[ShareGroupView]:
+    """Return every share group, by name. For operators and the system."""
+    return [rows.share_group_view(row) for row in ShareGroup.objects.live().counted().order_by("name")]
+
+
+def share_group(name: str) -> ShareGroupView | None:
+    """Return the share group of this name."""
+    row = ShareGroup.objects.live().counted().filter(name=name).first()
+    return rows.share_group_view(row) if row else None
+
+
+def shared_prefixes(group: str) -> list[SharedPrefixView]:
+    """Return the prefixes that are registered for a group, by name, with their contents."""
+    query = SharedPrefix.objects.for_group(group).select_related("registered_by").order_by("name")
+    return [rows.shared_prefix_view(row) for row in query]
+
+
+def share_group_policies(since_version: int = 0) -> list[ShareGroupPolicy]:
+    """Return every share group that is newer than `since_version`, whole, oldest change first.
+
+    One statement, so that a group's version and prefixes are of one moment. With `since_version` > 0 removed groups are
+    among them: whoever knew them forgets them.
+    """
+    known = ShareGroup.objects.all() if since_version > 0 else ShareGroup.objects.live()
+    query = known.with_prefixes().filter(version__gt=since_version).order_by("version")
+    return [_group_policy(row) for row in query]
+
+
+def _group_policy(row: ShareGroup) -> ShareGroupPolicy:
+    if row.removed:
+        return ShareGroupPolicy(name=row.name, version=row.version, removed=True)
+    return ShareGroupPolicy(
+        name=row.name,
+        version=row.version,
+        namespace=rows.group_namespace(row.secret),
+        kv_soft_bytes=row.kv_soft_bytes,
+        kv_hard_bytes=row.kv_hard_bytes,
+        prefixes=msgspec.convert(row.prefix_values, tuple[SharedPrefixView, ...]),
     )
 
 

@@ -6,7 +6,8 @@ from tenants.models.member import Membership
 from tenants.models.outbox import OutboxEvent
 from tenants.models.policy import Policy, PolicyCounter, PolicyVersion
 from tenants.models.project import Project
-from tenants.models.scope import TenantManager, TenantQuerySet
+from tenants.models.scope import GroupManager, TenantManager, TenantQuerySet
+from tenants.models.share_group import SharedPrefix, ShareGroup
 from tenants.models.tenant import Tenant
 from tenants.models.usage import UsageRecord
 from tenants.models.user import User
@@ -15,6 +16,7 @@ from tenants.models.worker import PolicyAck, Worker
 __all__ = [
     "ApiKey",
     "AuditEvent",
+    "GroupManager",
     "ManagementKey",
     "Membership",
     "OutboxEvent",
@@ -23,6 +25,8 @@ __all__ = [
     "PolicyCounter",
     "PolicyVersion",
     "Project",
+    "ShareGroup",
+    "SharedPrefix",
     "Tenant",
     "TenantManager",
     "TenantQuerySet",

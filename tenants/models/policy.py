@@ -1,4 +1,4 @@
-"""Policy: one row a tenant, versioned by one counter, so that commit order is version order."""
+"""Policy: one row a tenant, versioned by one counter with share groups, so that commit order is version order."""
 
 from typing import ClassVar
 
@@ -32,6 +32,7 @@ class Policy(models.Model):
     max_context = models.PositiveIntegerField(default=8192)
     max_output = models.PositiveIntegerField(default=4096)
     priority = models.CharField(max_length=16, choices=Priority, default=Priority.STANDARD)
+    share_group = models.CharField(max_length=40, default="", db_index=True)  # a live group's name (a trigger holds it)
     updated_at = models.DateTimeField(default=timezone.now)
 
     objects = TenantManager["Policy"]()
@@ -61,13 +62,25 @@ class Policy(models.Model):
 
 
 class PolicyVersion(models.Model):
-    """When a version came to be, and whose it was; acks are measured from here."""
+    """When a version came to be, and whose it was, a tenant's or a share group's; acks are measured from here."""
 
     version = models.BigIntegerField(primary_key=True)
-    tenant = models.ForeignKey(Tenant, on_delete=models.PROTECT, related_name="+")
+    tenant = models.ForeignKey(Tenant, null=True, on_delete=models.PROTECT, related_name="+")
+    share_group = models.CharField(max_length=40, default="")  # its name, also after its end
     created_at = models.DateTimeField()
 
     objects = TenantManager["PolicyVersion"]()
+
+    class Meta:
+        """A version has exactly one owner."""
+
+        constraints = (
+            models.CheckConstraint(
+                condition=models.Q(tenant__isnull=False, share_group="")
+                | models.Q(models.Q(tenant__isnull=True), ~models.Q(share_group="")),
+                name="policy_version_owner",
+            ),
+        )
 
     def __str__(self) -> str:
         return str(self.version)

@@ -8,6 +8,8 @@ Django's internals (a forward foreign key, `save`, `refresh_from_db`, cascades) 
 manager: they start from a row that was already reached. Reverse accessors are switched off (`related_name="+"`), so
 there is no side door. The admin names `across_tenants` itself (`tenants/admin.py`);
 `dumpdata` needs `--all`, which takes the base manager.
+
+`GroupManager` is the same for what belongs to a share group: `.for_group(name)`, `.across_groups()`.
 """
 
 import uuid
@@ -64,3 +66,28 @@ class TenantManager(models.Manager[M]):
     def across_tenants(self) -> TenantQuerySet[M]:
         """Return the rows of every tenant."""
         return TenantQuerySet[M](model=self.model, using=self._db)
+
+
+class GroupManager(models.Manager[M]):
+    """Gives out querysets of one share group, or of all when that is said aloud."""
+
+    def get_queryset(self) -> NoReturn:
+        """Refuse: every query method of a manager starts here."""
+        raise NoTenantScope(
+            f"{self.model.__name__}.objects was queried without a share group: "
+            "write .for_group(name), or .across_groups() where the system means all"
+        )
+
+    def for_group(self, name: str | models.OuterRef) -> models.QuerySet[M]:
+        """Return the rows of one group.
+
+        Raises:
+            NoTenantScope: `name` is not the name of a group (None, empty).
+        """
+        if not name or not isinstance(name, str | models.OuterRef):
+            raise NoTenantScope(f"{name!r} is not the name of a share group")
+        return self.across_groups().filter(group=name)
+
+    def across_groups(self) -> models.QuerySet[M]:
+        """Return the rows of every group."""
+        return models.QuerySet[M](model=self.model, using=self._db)

@@ -26,7 +26,7 @@ _WHOLE: dict[str, tuple[int, int]] = {
     "max_context": (1, MOST_COUNT),
     "max_output": (1, MOST_COUNT),
 }
-FIELDS: tuple[str, ...] = ("weight", *_WHOLE, "priority")
+FIELDS: tuple[str, ...] = ("weight", *_WHOLE, "priority", "share_group")
 
 DEFAULT = PolicyView(
     version=0,
@@ -67,10 +67,10 @@ def check_guarantees(*, before: int, after: int, others: int, pool: int) -> None
     """Check that a raised guarantee fits: the sum of all soft limits stays under the pool's low watermark.
 
     Args:
-        before: the tenant's `kv_soft_bytes` until now. What does not rise is not refused, so that an operator can
-            still lower limits after a worker has gone.
+        before: the tenant's or share group's `kv_soft_bytes` until now. What does not rise is not refused, so that an
+            operator can still lower limits after a worker has gone.
         after: the one wanted.
-        others: sum of `kv_soft_bytes` of all other tenants.
+        others: sum of `kv_soft_bytes` of all other tenants and share groups.
         pool: device KV bytes of the live workers; 0, and nothing can be said.
     """
     room = int(pool * LOW_WATERMARK) - others
@@ -78,7 +78,7 @@ def check_guarantees(*, before: int, after: int, others: int, pool: int) -> None
         raise PolicyInvalid(
             "kv_soft_bytes",
             f"kv_soft_bytes ({after}) does not fit: {LOW_WATERMARK:.0%} of the pool of {pool} bytes, less {others} "
-            f"guaranteed to others, leaves {max(room, 0)}; lower it, lower another tenant's, or allow overcommit",
+            f"guaranteed to others, leaves {max(room, 0)}; lower it, lower another's, or allow overcommit",
         )
 
 
@@ -91,6 +91,8 @@ def _check(field: str, value: object) -> float | str:
             return values.number(field, value, low=LEAST_WEIGHT, high=MOST_WEIGHT)
         if field == "priority":
             return values.choice(field, value, PRIORITIES)
+        if field == "share_group":  # that there is such a group, the service checks
+            return values.text(field, value, longest=40, shortest=0)
     except Invalid as error:
         raise PolicyInvalid(error.field, error.message) from error
     raise PolicyInvalid(field, f"{field} is no field of a policy; there are {', '.join(FIELDS)}")

@@ -7,13 +7,12 @@ from typing import Any
 
 import msgspec
 from django.db import transaction
-from django.db.models import Sum
 from django.utils import timezone
 
 from tenants import rows, selectors
 from tenants.contracts import POLICY_CHANNEL, Actor, PolicyView
 from tenants.errors import NotFound, PolicyInvalid, StaleVersion
-from tenants.models import Policy
+from tenants.models import Policy, ShareGroup
 from tenants.rules import policy as rules
 from tenants.services import versions
 from tenants.services.journal import Change, notify, write_down
@@ -55,8 +54,10 @@ def set_policy(
         raise StaleVersion(expected_version, row.version)
     before = rows.policy_view(row)
     after = msgspec.structs.replace(rules.changed(before, changes), version=version)
+    if after.share_group != before.share_group:
+        check_share_group(after)
     if not overcommit:
-        check_guarantees(row.tenant_id, before, after)
+        check_guarantees(before=before.kv_soft_bytes, after=after.kv_soft_bytes)
     save(row, after, timezone.now())
     extra = {"overcommit": True} if overcommit else {}
     write_down(
@@ -93,9 +94,22 @@ def as_json(view: PolicyView) -> dict[str, Any]:
     return msgspec.structs.asdict(view)
 
 
-def check_guarantees(tenant_id: uuid.UUID, before: PolicyView, after: PolicyView) -> None:
-    """Check a raised guarantee against all others and the live pool; call with the counter held."""
-    others = Policy.objects.across_tenants().exclude(tenant_id=tenant_id).aggregate(sum=Sum("kv_soft_bytes"))["sum"]
+def check_share_group(view: PolicyView) -> None:
+    """Check that the group which a policy names is there; call with the counter held, so that it stays."""
+    name = view.share_group
+    if name and not ShareGroup.objects.live().filter(name=name).exists():
+        raise PolicyInvalid(
+            "share_group",
+            f"share_group must name a share group, and there is none named {name!r}: "
+            "see /api/v1/share-groups/ for those there are, or leave it empty",
+        )
+
+
+def check_guarantees(*, before: int, after: int) -> None:
+    """Check a raised guarantee, a tenant's or a share group's, against all others and the live pool.
+
+    Call with the counter held, so that nobody else raises one meanwhile.
+    """
     rules.check_guarantees(
-        before=before.kv_soft_bytes, after=after.kv_soft_bytes, others=int(others or 0), pool=selectors.pool_bytes()
+        before=before, after=after, others=selectors.guaranteed_bytes() - before, pool=selectors.pool_bytes()
     )

@@ -56,8 +56,8 @@ def create_tenant(
     row = Tenant.objects.create(slug=slug, name=checked_name, time_zone=zone, colour=_least_used_colour())
     Project.objects.for_tenant(row.id).create(name=FIRST_PROJECT)
     first = policy_rules.changed(policy_rules.DEFAULT, policy or {})
-    if first.kv_soft_bytes:
-        policy_service.check_guarantees(row.id, policy_rules.DEFAULT, first)
+    policy_service.check_share_group(first)
+    policy_service.check_guarantees(before=0, after=first.kv_soft_bytes)
     first = msgspec.structs.replace(first, version=version)
     policy_service.save(Policy(tenant=row), first, timezone.now())
     after = _as_json(row) | {"policy": policy_service.as_json(first)}

@@ -1,11 +1,14 @@
-"""The counter of policy versions."""
+"""The counter of policy versions, which share groups take theirs from as well."""
 
 import uuid
 from datetime import datetime
 
 from django.db import connection
 
-from tenants.models import PolicyVersion
+from tenants.contracts import POLICY_CHANNEL
+from tenants.errors import NotFound
+from tenants.models import PolicyVersion, ShareGroup
+from tenants.services.journal import notify
 
 
 def next_version() -> int:
@@ -26,5 +29,25 @@ def next_version() -> int:
 
 
 def record_version(version: int, tenant_id: uuid.UUID, at: datetime) -> None:
-    """Remember when a version came to be."""
+    """Remember when a tenant's version came to be."""
     PolicyVersion.objects.for_tenant(tenant_id).create(version=version, created_at=at)
+
+
+def locked_group(name: str) -> ShareGroup:
+    """Return a live share group's row, locked to the end of the transaction; call with the counter held.
+
+    Raises:
+        NotFound: there is no such group.
+    """
+    row = ShareGroup.objects.live().select_for_update().filter(name=name).first() if isinstance(name, str) else None
+    if row is None:
+        raise NotFound("there is no such share group")
+    return row
+
+
+def save_group(row: ShareGroup, version: int, at: datetime) -> None:
+    """Store a share group at its new version, remember when that came to be, and announce it."""
+    row.version = version
+    row.save()
+    PolicyVersion.objects.across_tenants().create(version=version, share_group=row.name, created_at=at)
+    notify(POLICY_CHANNEL, str(version))
