@@ -5,6 +5,15 @@ from dataclasses import dataclass
 import torch
 
 
+@dataclass(frozen=True, slots=True)
+class AttentionForm:
+    """How scores become weights: the part of attention's arguments that no tensor carries."""
+
+    scale: float
+    window: int = 0  # a token sees itself and the `window - 1` tokens before it; 0: all of them
+    soft_cap: float = 0.0  # scores become `soft_cap * tanh(score / soft_cap)`; 0: they stay. Gemma 2 (arXiv 2408.00118)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttentionBatch:
     """Which tokens belong to which sequence. T tokens, S sequences; all tensors on the compute device.
@@ -21,6 +30,7 @@ class AttentionBatch:
     block_table: torch.Tensor  # [max_rows, max_columns] int32: block ids, the persistent table
     max_query: int  # longest query of the batch
     max_context: int  # longest context of the batch
+    num_decodes: int = 0  # so many leading sequences have one token: a backend may split their KV
 
     @property
     def num_sequences(self) -> int:

@@ -13,11 +13,11 @@ from typing import Literal
 
 import torch
 
-from kernels.batch import AttentionBatch
+from kernels.batch import AttentionBatch, AttentionForm
 from kernels.errors import BackendUnavailable
 from kernels.pages import LayerPages, Pages, PageShape
 
-BackendName = Literal["auto", "reference", "cpu"]
+BackendName = Literal["auto", "reference", "cpu", "triton"]
 
 _log = logging.getLogger("tollgate.kernels")
 
@@ -52,14 +52,45 @@ class Ops(ABC):
         Rows may be strided; the last two dimensions are contiguous.
         """
 
+    def rope_kv_write(
+        self, heads: torch.Tensor, table: torch.Tensor, positions: torch.Tensor, pages: LayerPages, slots: torch.Tensor
+    ) -> None:
+        """Rotate the queries of `heads` `[T, H + 2 * H_kv, D]` in place, and store rotated keys and values in `slots`.
+
+        Whether the keys in `heads` are rotated too is the backend's own affair: attention reads them from the pages.
+        """
+        kv_heads = pages.shape.num_kv_heads
+        self.rope(heads[:, :-kv_heads], table, positions)
+        self.kv_write(heads[:, -2 * kv_heads : -kv_heads], heads[:, -kv_heads:], pages, slots)
+
     @abstractmethod
     def paged_attention(
-        self, query: torch.Tensor, pages: LayerPages, batch: AttentionBatch, *, scale: float
+        self, query: torch.Tensor, pages: LayerPages, batch: AttentionBatch, form: AttentionForm
     ) -> torch.Tensor:
         """Return causal attention of `query` `[T, H, D]` over each sequence's own pages: `[T, H * D]`.
 
-        Query head h reads KV head `h // (H / H_kv)`. Slots past a sequence's context are never read into the result.
+        Query head h reads KV head `h // (H / H_kv)`. Slots past a sequence's context, or before the window of all its
+        queries, are never read into the result.
         """
+
+    @abstractmethod
+    def merge_partials(self, parts: torch.Tensor, lse: torch.Tensor) -> torch.Tensor:
+        """Join attention over P parts of a context: `parts` `[P, T, H, D]`, normalised, to `[T, H, D]`.
+
+        `lse`: `[P, T, H]` float32, each part's log-sum-exp of scores; a part of -inf counts nothing, whatever is in it.
+        """
+
+    @abstractmethod
+    def gather_blocks(self, pages: Pages, blocks: torch.Tensor) -> torch.Tensor:
+        """Return slabs of whole blocks `[N]` (int64), each contiguous over all layers: `[N, layers, block_elements]`."""
+
+    @abstractmethod
+    def scatter_blocks(self, slabs: torch.Tensor, pages: Pages, blocks: torch.Tensor) -> None:
+        """Write slabs, as `gather_blocks` made them, to blocks `[N]` (int64), each named once."""
+
+    @abstractmethod
+    def copy_blocks(self, pages: Pages, sources: torch.Tensor, targets: torch.Tensor) -> None:
+        """Copy blocks in every layer, `[N]` int64 each; targets are distinct, and none is a source of the same call."""
 
     @abstractmethod
     def rms_norm(
@@ -89,8 +120,8 @@ class Ops(ABC):
 def select_backend(name: BackendName, *, device: torch.device, dtype: torch.dtype) -> Ops:
     """Choose who computes, once, and say so in the log.
 
-    `auto` takes the C++ kernels on a CPU that can build them and the reference elsewhere; a backend asked for by name
-    is used or refused, never replaced.
+    `auto` takes Triton on a GPU, and on a CPU the C++ kernels where they can be built, else the reference; a backend
+    asked for by name is used or refused, never replaced.
 
     Raises:
         BackendUnavailable: the named backend cannot run here.
@@ -100,7 +131,14 @@ def select_backend(name: BackendName, *, device: torch.device, dtype: torch.dtyp
     if name == "reference":
         _log.info("kernels: reference on %s", device)
         return ReferenceOps(device, dtype)
-    if name == "cpu" or device.type == "cpu":
+    if name == "triton" or device.type == "cuda":
+        try:
+            return _triton_backend(device, dtype)
+        except BackendUnavailable as reason:
+            if name == "triton":
+                raise
+            _log.warning("kernels: the reference serves, many times slower than Triton: %s", reason)
+    elif name == "cpu" or device.type == "cpu":
         try:
             return _cpu_backend(device, dtype)
         except BackendUnavailable as reason:
@@ -108,8 +146,19 @@ def select_backend(name: BackendName, *, device: torch.device, dtype: torch.dtyp
                 raise
             _log.warning("kernels: the reference serves, several times slower than C++: %s", reason)
     else:
-        _log.warning("kernels: reference on %s: no backend for it is built in yet", device)
+        _log.warning("kernels: reference on %s: no backend is made for it", device)
     return ReferenceOps(device, dtype)
+
+
+def _triton_backend(device: torch.device, dtype: torch.dtype) -> Ops:
+    try:
+        from kernels.triton_ops.ops import TritonOps
+    except ImportError as error:
+        raise BackendUnavailable(f"triton cannot be imported: {error}; install the triton of this torch") from error
+
+    ops = TritonOps(device, dtype)
+    _log.info("kernels: Triton on %s", device)
+    return ops
 
 
 def _cpu_backend(device: torch.device, dtype: torch.dtype) -> Ops:

@@ -6,7 +6,7 @@ import torch.nn.functional as F  # noqa: N812
 from engine.model.loader import DecoderWeights, LayerWeights
 from engine.model.rope import rope_table
 from engine.model.spec import DecoderSpec
-from kernels.batch import AttentionBatch
+from kernels.batch import AttentionBatch, AttentionForm
 from kernels.ops import Ops
 from kernels.pages import LayerPages, Pages
 
@@ -18,7 +18,7 @@ class Decoder:
         self._spec = spec
         self._weights = weights
         self._ops = ops
-        self._scale = spec.head_dim**-0.5
+        self._form = AttentionForm(spec.head_dim**-0.5)
         table = rope_table(spec.rope, head_dim=spec.head_dim, max_positions=max_positions)
         self._rope = table.to(ops.device)
 
@@ -59,4 +59,4 @@ class Decoder:
             key.copy_(ops.rms_norm(key, layer.key_norm, eps=spec.norm_eps))
         ops.rope(heads[:, : spec.num_heads + spec.num_kv_heads], self._rope, batch.positions)
         ops.kv_write(key, value, pages, batch.slots)
-        return ops.paged_attention(query, pages, batch, scale=self._scale)
+        return ops.paged_attention(query, pages, batch, self._form)

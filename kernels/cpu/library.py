@@ -12,7 +12,7 @@ _SIGNATURES: dict[str, tuple[type, ...]] = {
     "tg_paged_attention": (
         *(_int, _int, _pointer, _pointer, _long, _pointer),  # level, type, out, query, query stride, pages
         *(_pointer, _long, _pointer, _pointer, _pointer, _int),  # table, its stride, rows, starts, contexts, sequences
-        *(_pointer, _float, _int),  # geometry, scale, threads
+        *(_pointer, _float, _int, _float, _int),  # geometry, scale, window, soft cap, threads
     ),
     "tg_rms_norm": (
         *(_int, _int, _pointer, _long, _pointer, _pointer, _pointer),  # level, type, x, stride, residual, weight, out

@@ -9,13 +9,14 @@ from functools import lru_cache
 
 import torch
 
-from kernels.batch import AttentionBatch
+from kernels.batch import AttentionBatch, AttentionForm
 from kernels.cpu.build import library
 from kernels.cpu.library import Geometry, Level, Library
 from kernels.cpu.linear import choose_linear
 from kernels.errors import BackendUnavailable
 from kernels.ops import Linear, Ops
 from kernels.pages import LayerPages, Pages, PageShape
+from kernels.reference.ops import ReferenceOps
 
 _TYPES = {torch.float32: 0, torch.bfloat16: 1}
 
@@ -31,6 +32,7 @@ class CpuOps(Ops):
         self._level = int(level)
         self._type = _TYPES[dtype]
         self._linear = choose_linear(dtype)
+        self._plain = ReferenceOps(self.device, dtype)  # for what only moves memory
         self.instructions = level.name.lower()
 
     @classmethod
@@ -73,7 +75,7 @@ class CpuOps(Ops):
         )
 
     def paged_attention(
-        self, query: torch.Tensor, pages: LayerPages, batch: AttentionBatch, *, scale: float
+        self, query: torch.Tensor, pages: LayerPages, batch: AttentionBatch, form: AttentionForm
     ) -> torch.Tensor:
         """See `Ops.paged_attention`."""
         tokens, heads, dim = query.shape
@@ -93,10 +95,28 @@ class CpuOps(Ops):
             batch.contexts.data_ptr(),
             batch.num_sequences,
             _geometry(heads, pages.shape.num_kv_heads, dim, pages.shape.block_size),
-            scale,
+            form.scale,
+            form.window,
+            form.soft_cap,
             torch.get_num_threads(),
         )
         return out
+
+    def merge_partials(self, parts: torch.Tensor, lse: torch.Tensor) -> torch.Tensor:
+        """See `Ops.merge_partials`."""
+        return self._plain.merge_partials(parts, lse)
+
+    def gather_blocks(self, pages: Pages, blocks: torch.Tensor) -> torch.Tensor:
+        """See `Ops.gather_blocks`."""
+        return self._plain.gather_blocks(pages, blocks)
+
+    def scatter_blocks(self, slabs: torch.Tensor, pages: Pages, blocks: torch.Tensor) -> None:
+        """See `Ops.scatter_blocks`."""
+        self._plain.scatter_blocks(slabs, pages, blocks)
+
+    def copy_blocks(self, pages: Pages, sources: torch.Tensor, targets: torch.Tensor) -> None:
+        """See `Ops.copy_blocks`."""
+        self._plain.copy_blocks(pages, sources, targets)
 
     def rms_norm(
         self, x: torch.Tensor, weight: torch.Tensor, *, eps: float, residual: torch.Tensor | None = None

@@ -2,7 +2,7 @@
 
 import torch
 
-from kernels.batch import AttentionBatch
+from kernels.batch import AttentionBatch, AttentionForm
 from kernels.pages import LayerPages
 
 
@@ -17,14 +17,14 @@ def kv_write(key: torch.Tensor, value: torch.Tensor, pages: LayerPages, slots: t
     view[blocks, 1, :, offsets] = value
 
 
-def paged_attention(query: torch.Tensor, pages: LayerPages, batch: AttentionBatch, *, scale: float) -> torch.Tensor:
+def paged_attention(query: torch.Tensor, pages: LayerPages, batch: AttentionBatch, form: AttentionForm) -> torch.Tensor:
     """Return `softmax(scale * Q Kᵀ + causal mask) V` sequence by sequence, in float32: `[T, H * D]`."""
     starts, contexts, rows = batch.query_starts.tolist(), batch.contexts.tolist(), batch.rows.tolist()
     out = torch.empty(query.shape, dtype=query.dtype, device=query.device)
     for index, (row, context) in enumerate(zip(rows, contexts, strict=True)):
         chunk = slice(starts[index], starts[index + 1])
         keys, values = _gather(pages, batch.block_table[row], context)
-        out[chunk] = _attend(query[chunk].float(), keys, values, scale).to(out.dtype)
+        out[chunk] = _attend(query[chunk].float(), keys, values, form).to(out.dtype)
     return out.flatten(1)
 
 
@@ -41,13 +41,20 @@ def _gather(pages: LayerPages, table: torch.Tensor, context: int) -> tuple[torch
     return both[0], both[1]
 
 
-def _attend(query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, scale: float) -> torch.Tensor:
+def _attend(query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, form: AttentionForm) -> torch.Tensor:
     """Attend `[Q, H, D]` to `[H_kv, context, D]`: `[Q, H, D]`. The queries are the context's last tokens."""
     length, heads, dim = query.shape
     kv_heads, context, _ = keys.shape
-    grouped = query.view(length, kv_heads, heads // kv_heads, dim).permute(1, 2, 0, 3)  # [H_kv, G, Q, D]
-    scores = grouped @ keys.unsqueeze(1).transpose(-1, -2) * scale
     position = torch.arange(context, device=query.device)
-    hidden = position > position[context - length :, None]  # [Q, context]
+    own = position[context - length :, None]
+    hidden = position > own  # [Q, context]
+    if form.window:
+        hidden |= position <= own - form.window
+        oldest = max(0, context - length + 1 - form.window)  # what is before it may be stale
+        keys, values, hidden = keys[:, oldest:], values[:, oldest:], hidden[:, oldest:]
+    grouped = query.view(length, kv_heads, heads // kv_heads, dim).permute(1, 2, 0, 3)  # [H_kv, G, Q, D]
+    scores = grouped @ keys.unsqueeze(1).transpose(-1, -2) * form.scale
+    if form.soft_cap:
+        scores = form.soft_cap * torch.tanh(scores / form.soft_cap)
     weights = scores.masked_fill(hidden, float("-inf")).softmax(-1)
     return (weights @ values.unsqueeze(1)).permute(2, 0, 1, 3).reshape(length, heads, dim)

@@ -3,9 +3,9 @@
 import torch
 import torch.nn.functional as F  # noqa: N812
 
-from kernels.batch import AttentionBatch
+from kernels.batch import AttentionBatch, AttentionForm
 from kernels.ops import Linear, Ops
-from kernels.pages import LayerPages
+from kernels.pages import LayerPages, Pages
 from kernels.reference import attention
 
 
@@ -32,10 +32,28 @@ class ReferenceOps(Ops):
         attention.kv_write(key, value, pages, slots)
 
     def paged_attention(
-        self, query: torch.Tensor, pages: LayerPages, batch: AttentionBatch, *, scale: float
+        self, query: torch.Tensor, pages: LayerPages, batch: AttentionBatch, form: AttentionForm
     ) -> torch.Tensor:
         """See `Ops.paged_attention`."""
-        return attention.paged_attention(query, pages, batch, scale=scale)
+        return attention.paged_attention(query, pages, batch, form)
+
+    def merge_partials(self, parts: torch.Tensor, lse: torch.Tensor) -> torch.Tensor:
+        """See `Ops.merge_partials`. Source: FlashInfer (arXiv 2501.01005), section 2.2."""
+        weights = (lse - lse.amax(0)).exp().unsqueeze(-1)  # [P, T, H, 1]
+        counted = parts.float().masked_fill(weights == 0, 0.0)
+        return ((weights * counted).sum(0) / weights.sum(0)).to(self.dtype)
+
+    def gather_blocks(self, pages: Pages, blocks: torch.Tensor) -> torch.Tensor:
+        """See `Ops.gather_blocks`."""
+        return pages.data[:, blocks].transpose(0, 1).contiguous()
+
+    def scatter_blocks(self, slabs: torch.Tensor, pages: Pages, blocks: torch.Tensor) -> None:
+        """See `Ops.scatter_blocks`."""
+        pages.data[:, blocks] = slabs.transpose(0, 1)
+
+    def copy_blocks(self, pages: Pages, sources: torch.Tensor, targets: torch.Tensor) -> None:
+        """See `Ops.copy_blocks`."""
+        pages.data[:, targets] = pages.data[:, sources]
 
     def rms_norm(
         self, x: torch.Tensor, weight: torch.Tensor, *, eps: float, residual: torch.Tensor | None = None

@@ -5,11 +5,11 @@ from dataclasses import dataclass
 
 import torch
 
-from kernels.batch import AttentionBatch
+from kernels.batch import AttentionBatch, AttentionForm
 from kernels.ops import Ops
 from kernels.pages import LayerPages, PageShape
 
-TOLERANCE = {torch.float32: 1e-5, torch.bfloat16: 1e-2}
+TOLERANCE = {torch.float32: 1e-5, torch.bfloat16: 1e-2, torch.float16: 2e-3}
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,7 @@ def make_case(ops: Ops, heads: Heads, sequences: Sequence[tuple[int, int]], *, b
     return Case(batch, query, pages.layers[0], keys, values)
 
 
-def exact_attention(case: Case, scale: float) -> torch.Tensor:
+def exact_attention(case: Case, form: AttentionForm) -> torch.Tensor:
     """Return what `paged_attention` should, in float64."""
     out = []
     starts = case.batch.query_starts.tolist()
@@ -85,10 +85,14 @@ def exact_attention(case: Case, scale: float) -> torch.Tensor:
         query = case.query[starts[index] : starts[index + 1]].double()
         group = query.shape[1] // key.shape[1]
         wide_key, wide_value = (part.double().repeat_interleave(group, 1) for part in (key, value))
-        scores = torch.einsum("qhd,khd->hqk", query, wide_key) * scale
+        scores = torch.einsum("qhd,khd->hqk", query, wide_key) * form.scale
+        if form.soft_cap:
+            scores = form.soft_cap * torch.tanh(scores / form.soft_cap)
         context, length = key.shape[0], query.shape[0]
         position = torch.arange(context, device=query.device)
-        scores = scores.masked_fill(position > position[context - length :, None], float("-inf"))
+        own = position[context - length :, None]
+        hidden = (position > own) | (position <= own - (form.window or context))
+        scores = scores.masked_fill(hidden, float("-inf"))
         out.append(torch.einsum("hqk,khd->qhd", scores.softmax(-1), wide_value).flatten(1))
     return torch.cat(out)
 

@@ -3,17 +3,21 @@
 import pytest
 import torch
 
+from kernels.batch import AttentionForm
 from kernels.ops import Ops
 from tests.kernels.cases import Heads, assert_close, exact_attention, make_case
 
+FORM = AttentionForm(0.125)
 LENGTHS = [(1, 1), (1, 7), (1, 16), (1, 17), (1, 301), (1, 777), (5, 5), (3, 40), (33, 65), (64, 64), (47, 211)]
 
 
-def check(ops: Ops, heads: Heads, sequences: list[tuple[int, int]], block_size: int) -> None:
+def check(
+    ops: Ops, heads: Heads, sequences: list[tuple[int, int]], block_size: int, form: AttentionForm | None = None
+) -> None:
     """Compare one batch with the oracle."""
     case = make_case(ops, heads, sequences, block_size=block_size)
-    scale = heads.dim**-0.5
-    assert_close(ops.paged_attention(case.query, case.pages, case.batch, scale=scale), exact_attention(case, scale))
+    form = form or AttentionForm(heads.dim**-0.5)
+    assert_close(ops.paged_attention(case.query, case.pages, case.batch, form), exact_attention(case, form))
 
 
 @pytest.mark.parametrize("block_size", [1, 8, 16, 24, 32, 128])
@@ -34,10 +38,35 @@ def test_any_group(ops: Ops, group: int) -> None:
     check(ops, Heads(2 * group, 2, 64), [(1, 19), (1, 300), (9, 70)], 16)
 
 
+@pytest.mark.parametrize("window", [1, 2, 15, 16, 17, 63, 64, 100, 255, 256, 257, 600, 1000])
+def test_any_window(ops: Ops, window: int) -> None:
+    """A sliding window of any length hides what is before it, in decodes whose KV is split and in chunks."""
+    check(ops, Heads(6, 2, 64), LENGTHS, 16, AttentionForm(0.125, window))
+
+
+def test_stale_slots_before_the_window(ops: Ops) -> None:
+    """What lies before the window of all queries is not read, be it NaN."""
+    heads, form = Heads(4, 2, 64), AttentionForm(0.125, 40)
+    case = make_case(ops, heads, [(1, 333), (5, 90)], block_size=16)
+    exact = exact_attention(case, form)
+    nothing = torch.full((1, 2, 64), float("nan"), dtype=ops.dtype)
+    for row, first_seen in zip(case.batch.rows.tolist(), (333 - 40, 90 - 5 + 1 - 40), strict=True):
+        for position in range(first_seen):
+            slot = case.batch.block_table[row, position // 16].long() * 16 + position % 16
+            ops.kv_write(nothing, nothing, case.pages, slot[None])
+    assert_close(ops.paged_attention(case.query, case.pages, case.batch, form), exact)
+
+
+@pytest.mark.parametrize("soft_cap", [0.5, 5.0, 50.0])
+def test_soft_cap(ops: Ops, soft_cap: float) -> None:
+    """Scores are bent by a soft cap, together with a window and large scores."""
+    check(ops, Heads(6, 2, 64), LENGTHS, 16, AttentionForm(1.0, 33, soft_cap))
+
+
 def test_sequence_alone(ops: Ops) -> None:
     """One sequence of one token attends to itself: the result is its value."""
     case = make_case(ops, Heads(2, 2, 64), [(1, 1)], block_size=16)
-    out = ops.paged_attention(case.query, case.pages, case.batch, scale=0.125)
+    out = ops.paged_attention(case.query, case.pages, case.batch, FORM)
     assert_close(out, case.values[0].flatten(1).double())
 
 
@@ -45,7 +74,7 @@ def test_result_ignores_batch_mates(ops: Ops) -> None:
     """A decode's attention is the same to the bit, alone and in a batch."""
     heads = Heads(6, 2, 64)
     case = make_case(ops, heads, [(1, 600), (1, 30), (20, 90)], block_size=16)
-    together = ops.paged_attention(case.query, case.pages, case.batch, scale=0.125)
+    together = ops.paged_attention(case.query, case.pages, case.batch, FORM)
     alone = type(case.batch)(
         positions=case.batch.positions[:1],
         slots=case.batch.slots[:1],
@@ -56,13 +85,16 @@ def test_result_ignores_batch_mates(ops: Ops) -> None:
         max_query=1,
         max_context=600,
     )
-    assert torch.equal(ops.paged_attention(case.query[:1], case.pages, alone, scale=0.125), together[:1])
+    assert torch.equal(ops.paged_attention(case.query[:1], case.pages, alone, FORM), together[:1])
 
 
 def test_large_scores(ops: Ops) -> None:
     """Scores in the thousands overflow nothing: attention goes to the best key."""
     case = make_case(ops, Heads(2, 1, 64), [(1, 90), (4, 50)], block_size=16)
-    assert_close(ops.paged_attention(case.query, case.pages, case.batch, scale=40.0), exact_attention(case, 40.0))
+    assert_close(
+        ops.paged_attention(case.query, case.pages, case.batch, AttentionForm(40.0)),
+        exact_attention(case, AttentionForm(40.0)),
+    )
 
 
 def test_stale_slot_shows(ops: Ops) -> None:
@@ -72,7 +104,7 @@ def test_stale_slot_shows(ops: Ops) -> None:
     slot = case.batch.block_table[case.batch.rows[0], 1].long() * 16 + 3
     nothing = torch.full((1, 1, 64), float("nan"), dtype=ops.dtype)
     ops.kv_write(nothing, nothing, case.pages, slot[None])
-    assert ops.paged_attention(case.query, case.pages, case.batch, scale=0.125).isnan().all()
+    assert ops.paged_attention(case.query, case.pages, case.batch, FORM).isnan().all()
 
 
 def test_negative_slot_writes_nothing(ops: Ops) -> None:
@@ -90,4 +122,4 @@ def test_negative_slot_writes_nothing(ops: Ops) -> None:
     ops.kv_write(new, new, case.pages, slots)
     for kept in (case.keys[0], case.values[0]):
         kept[10:] = new[10:]
-    assert_close(ops.paged_attention(case.query, case.pages, case.batch, scale=0.125), exact_attention(case, 0.125))
+    assert_close(ops.paged_attention(case.query, case.pages, case.batch, FORM), exact_attention(case, FORM))

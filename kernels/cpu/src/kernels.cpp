@@ -38,6 +38,8 @@ struct AttentionArgs {
     int64_t query_stride;  // elements between tokens
     Geometry g;
     float scale;
+    int window;      // tokens that a query sees, itself included; 0: all
+    float soft_cap;  // 0: none
 };
 
 // Query tokens [first, first + tokens), the first at `position` of its sequence, against KV [kv_first, kv_end).
@@ -45,13 +47,14 @@ struct Item {
     const int32_t* table;
     int32_t first, tokens, position, head, kv_first, kv_end;
     int32_t ranges;   // of this decode and head; 1: written straight to the output
+    bool leads;       // the first of them
     int64_t partial;  // index of the first of its rows among the partials
 };
 
 template <class T>
 struct Chunk {
     const T* values[CHUNK];
-    int tokens;
+    int tokens, skipped;  // the first `skipped` are before every row's window
 };
 
 inline int score_width(int slots) {
@@ -164,7 +167,7 @@ struct Sequences {
 };
 
 // Lay out the work; returns how many rows of partials it needs.
-int64_t plan_items(const Sequences& s, const Geometry& g, std::vector<Item>& items) {
+int64_t plan_items(const Sequences& s, const Geometry& g, int window, std::vector<Item>& items) {
     const int group = g.heads / g.kv_heads, tile = group >= TILE_ROWS ? 1 : TILE_ROWS / group;
     int64_t partial_rows = 0;
     items.clear();
@@ -174,13 +177,15 @@ int64_t plan_items(const Sequences& s, const Geometry& g, std::vector<Item>& ite
         int range = SPLIT;
         while ((int64_t)range * MAX_RANGES < context) range *= 2;
         range = (range + g.slots - 1) / g.slots * g.slots;  // ranges begin at a page
-        const int ranges = length == 1 ? (context + range - 1) / range : 1;
+        const int seen = window && window < context ? (context - window) / range : 0;  // ranges before a decode's window
+        const int ranges = length == 1 ? (context + range - 1) / range - seen : 1;
         for (int t = 0; t < length; t += tile) {
             const int tokens = length - t < tile ? length - t : tile, position = context - length + t;
             for (int h = 0; h < g.kv_heads; h++) {
                 for (int r = 0; r < ranges; r++) {
-                    const int end = ranges == 1 || r == ranges - 1 ? position + tokens : (r + 1) * range;
-                    items.push_back({table, first + t, tokens, position, h, r * range, end, ranges, partial_rows});
+                    const int begin = length == 1 ? (seen + r) * range : 0;
+                    const int end = ranges == 1 || r == ranges - 1 ? position + tokens : begin + range;
+                    items.push_back({table, first + t, tokens, position, h, begin, end, ranges, r == 0, partial_rows});
                     if (ranges > 1) partial_rows += group;
                 }
             }
@@ -195,7 +200,7 @@ void run_attention(int level, const AttentionArgs& a, const Sequences& s, int th
     const Geometry& g = a.g;
     std::vector<Item>& items = items_of_thread();
     std::vector<float>& partials = partials_of_thread();
-    const size_t row = g.dim + 2, needed = plan_items(s, g, items) * row;
+    const size_t row = g.dim + 2, needed = plan_items(s, g, a.window, items) * row;
     if (partials.size() < needed) partials.resize(needed);
     const int group = g.heads / g.kv_heads, rows = group > TILE_ROWS ? group : TILE_ROWS;
     const size_t room = (size_t)rows * (2 * g.dim + score_width(g.slots) + 2) + 64;
@@ -211,7 +216,7 @@ void run_attention(int level, const AttentionArgs& a, const Sequences& s, int th
         if (needed) {
 #pragma omp for schedule(dynamic, 1)
             for (int64_t i = 0; i < count; i++)
-                if (list[i].ranges > 1 && list[i].kv_first == 0) table.merge(a, list[i], parts + list[i].partial * row);
+                if (list[i].ranges > 1 && list[i].leads) table.merge(a, list[i], parts + list[i].partial * row);
         }
     }
 }
@@ -283,8 +288,9 @@ void tg_advise_huge(void* start, int64_t bytes) {
 
 void tg_paged_attention(int level, int type, void* out, const void* query, int64_t query_stride, const void* pages,
                         const int32_t* table, int64_t table_stride, const int32_t* rows, const int32_t* query_starts,
-                        const int32_t* contexts, int count, const Geometry* g, float scale, int threads) {
-    const AttentionArgs a = {out, query, pages, query_stride, *g, scale};
+                        const int32_t* contexts, int count, const Geometry* g, float scale, int window,
+                        float soft_cap, int threads) {
+    const AttentionArgs a = {out, query, pages, query_stride, *g, scale, window, soft_cap};
     const Sequences s = {table, table_stride, rows, query_starts, contexts, count};
     if (type == BFLOAT16) run_attention<bf16>(level, a, s, threads);
     else run_attention<float>(level, a, s, threads);
