@@ -2,7 +2,8 @@
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import grpc
@@ -13,6 +14,16 @@ if TYPE_CHECKING:
     from engine.front.live_request import LiveRequest
 
 OUTBOX_BYTES = 8 << 20  # what a connection may leave unread here, beyond the transport's own buffers
+_WHOLE_BYTES = 256 << 20  # the same of results that leave whole, beside the one that is leaving
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Whole:
+    """What a request leaves at its end alone: its events, made as they go, and about how many bytes they take."""
+
+    stream: int
+    events: Iterator[pb.Event]
+    num_bytes: int
 
 
 class Connection:
@@ -25,6 +36,8 @@ class Connection:
         self._events: list[pb.Event] = []
         self._outbox: deque[tuple[pb.StepEvents, int]] = deque()
         self._outbox_bytes = 0
+        self._wholes: deque[Whole] = deque()
+        self._whole_bytes = 0  # of those behind the first
         self._wake = asyncio.Event()
         self._no_more_commands = False
 
@@ -33,6 +46,20 @@ class Connection:
         if not self._events:
             asyncio.get_running_loop().call_soon(self.flush)
         self._events.append(event)
+
+    def post_whole(self, whole: Whole) -> None:
+        """Queue the result of a request; it is released after the last event.
+
+        Each event leaves as a message of its own when nothing else waits, so that a result of many megabytes neither
+        holds up the steps of other requests nor counts as unread.
+        """
+        if self._wholes:
+            self._whole_bytes += whole.num_bytes
+        self._wholes.append(whole)
+        if self._whole_bytes > _WHOLE_BYTES:
+            self._wholes.clear()
+            self.fail(grpc.StatusCode.RESOURCE_EXHAUSTED, f"the client left more than {_WHOLE_BYTES} bytes unread")
+        self._wake.set()
 
     def flush(self) -> None:
         """Make one message of the queued events; a client that leaves too much unread fails the connection."""
@@ -70,7 +97,39 @@ class Connection:
                 message, size = self._outbox.popleft()
                 await write(message)
                 self._outbox_bytes -= size
+            event = self._next_of_wholes()
+            if event is not None:
+                await write(pb.StepEvents(events=[event]))
+                continue
             if self._no_more_commands and not self.requests and not self._events:
                 return
             self._wake.clear()
             await self._wake.wait()
+
+    def _next_of_wholes(self) -> pb.Event | None:
+        while self._wholes:
+            event = next(self._wholes[0].events, None)
+            if event is not None:
+                return event
+            self.release(self._wholes.popleft().stream)
+            if self._wholes:
+                self._whole_bytes -= self._wholes[0].num_bytes
+        return None
+
+
+class Stream:
+    """One request's place on a connection: its events carry the number that the client gave it."""
+
+    __slots__ = ("connection", "number")
+
+    def __init__(self, connection: Connection, number: int) -> None:
+        self.connection = connection
+        self.number = number
+
+    def post(self, **kind: object) -> None:
+        """Queue an event of this kind."""
+        self.connection.post(pb.Event(stream=self.number, **kind))  # type: ignore[arg-type]  # one field of the oneof
+
+    def release(self) -> None:
+        """Forget the request: its end was posted."""
+        self.connection.release(self.number)

@@ -3,7 +3,8 @@
 tokens -> Utf8Stream (whole characters) -> StopFilter (holds back what may begin a stop string) -> client
 """
 
-from collections.abc import Sequence
+from array import array
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from tokenizers import Tokenizer
@@ -73,23 +74,42 @@ class Utf8Stream:
         return self._tokenizer.decode(token_ids, skip_special_tokens=True)
 
 
-class StopFilter:
-    """Passes text on up to the first stop string, holding back the longest end that may begin one."""
+class StopStrings:
+    """The stop strings of a request, prepared once for all of its outputs."""
 
-    def __init__(self, stops: Sequence[str]) -> None:
-        self._stops = tuple(stops)
+    def __init__(self, stops: Iterable[str] = ()) -> None:
+        self.stops = tuple(dict.fromkeys(stops))
+        self.borders = tuple(_borders(stop) for stop in self.stops)
+
+
+class StopFilter:
+    """Passes text on up to the first stop string to be complete, holding back the longest end that may begin one.
+
+    Each character is looked at about once for each stop string (Knuth, Morris, Pratt 1977), however long those are and
+    whatever the text: it decides how long everybody's step takes in the front.
+    """
+
+    def __init__(self, strings: StopStrings) -> None:
+        self._strings = strings
+        self._matched = [0] * len(strings.stops)  # of each stop string, the characters that the text ends with
         self._held = ""
 
     def push(self, text: str) -> tuple[str, bool]:
         """Return `(text that may leave, whether a stop string is complete)`; nothing may be pushed after a stop."""
-        if not self._stops:
+        if not self._matched:
             return text, False
+        ends = []
+        for number, (stop, borders) in enumerate(zip(self._strings.stops, self._strings.borders, strict=True)):
+            self._matched[number], end = _advance(stop, borders, self._matched[number], text)
+            if end:
+                ends.append((end, -len(stop)))
         held = self._held + text
-        found = [start for start in (held.find(stop) for stop in self._stops) if start >= 0]
-        if found:
+        if ends:
+            end, negative = min(ends)  # of those that are complete at once, the one that began first
+            cut = len(self._held) + end + negative
             self._held = ""
-            return held[: min(found)], True
-        keep = max(_overlap(held, stop) for stop in self._stops)
+            return held[:cut], True
+        keep = max(self._matched)
         self._held = held[len(held) - keep :]
         return held[: len(held) - keep], False
 
@@ -99,12 +119,38 @@ class StopFilter:
         return held
 
 
-def _overlap(text: str, stop: str) -> int:
-    """Return the length of the longest end of `text` that begins `stop`."""
-    for length in range(min(len(text), len(stop) - 1), 0, -1):
-        if stop.startswith(text[len(text) - length :]):
-            return length
-    return 0
+def _advance(stop: str, borders: Sequence[int], matched: int, text: str) -> tuple[int, int]:
+    """Follow `stop` through `text`, given how much of it had matched before.
+
+    Returns:
+        How many of its first characters the text now ends with, and where in `text` it is complete; 0: nowhere.
+    """
+    start = 0
+    if not matched:
+        start = text.find(stop[0])
+        if start < 0:
+            return 0, 0
+    for position in range(start, len(text)):
+        character = text[position]
+        while matched and stop[matched] != character:
+            matched = borders[matched - 1]
+        if stop[matched] == character:
+            matched += 1
+            if matched == len(stop):
+                return 0, position + 1
+    return matched, 0
+
+
+def _borders(stop: str) -> "array[int]":
+    """Return, for each beginning of `stop`, the length of the longest shorter beginning that it ends with."""
+    borders = array("I", [0])
+    length = 0
+    for character in stop[1:]:
+        while length and stop[length] != character:
+            length = borders[length - 1]
+        length += stop[length] == character
+        borders.append(length)
+    return borders
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,23 +163,37 @@ class Piece:
 
 
 class TextStream:
-    """The text of one output."""
+    """The text of one output. A token among `end_tokens` that ends it counts and has no text."""
 
-    def __init__(self, tokenizer: Tokenizer, stops: Sequence[str] = ()) -> None:
+    def __init__(
+        self, tokenizer: Tokenizer, stops: StopStrings | None = None, end_tokens: frozenset[int] = frozenset()
+    ) -> None:
         self._characters = Utf8Stream(tokenizer)
-        self._filter = StopFilter(stops)
+        self._filter = StopFilter(stops or StopStrings())
+        self._end_tokens = end_tokens
+        self._stopped = False
 
-    def push(self, token_ids: Sequence[int]) -> Piece:
-        """Take tokens in order, up to the one that completes a stop string."""
+    def push(self, token_ids: Sequence[int], *, ended: bool = False) -> Piece:
+        """Take tokens in order, up to the one that completes a stop string.
+
+        Args:
+            token_ids: at least one.
+            ended: the model ended the output with the last of them.
+        """
+        shown = token_ids
+        if ended and token_ids[-1] in self._end_tokens:
+            shown = token_ids[:-1]
         parts = []
-        for count, token_id in enumerate(token_ids, start=1):
-            text, stopped = self._filter.push(self._characters.push(token_id))
+        for count, token_id in enumerate(shown, start=1):
+            text, self._stopped = self._filter.push(self._characters.push(token_id))
             parts.append(text)
-            if stopped:
+            if self._stopped:
                 return Piece("".join(parts), count, True)
         return Piece("".join(parts), len(token_ids), False)
 
     def flush(self) -> str:
-        """Return the held-back rest at the end of an output that no stop string ended."""
+        """Return the held-back rest at the end of an output; where a stop string ended it there is none."""
+        if self._stopped:
+            return ""
         text, stopped = self._filter.push(self._characters.flush())
         return text if stopped else text + self._filter.flush()

@@ -1,8 +1,9 @@
 """Requests between connections and core: START HERE for the path of a token.
 
 submit -> check -> meter.begin -> SubmitFrame -> core
-core -> StepFrame -> for each output: count, detokenise, meter.update, post -> one message per connection
-end -> meter.finish -> (journal has it on disk) -> post Finished
+core -> StepFrame -> for each output: detokenise, post -> for each request: count, meter.update
+                  -> one message per connection
+all outputs ended -> meter.finish -> (journal has it on disk) -> post Finished
 """
 
 import asyncio
@@ -14,16 +15,26 @@ import structlog
 from tokenizers import Tokenizer
 
 from engine import ipc
-from engine.front.connection import Connection
-from engine.front.detokenize import TextStream
-from engine.front.live_request import InvalidSubmitError, LiveRequest, check_submit, identity_of, submit_frame
-from engine.front.meter import PB_REASON, IdentityTooLongError, Meter
+from engine.front.connection import Connection, Stream
+from engine.front.detokenize import StopStrings, TextStream
+from engine.front.live_request import (
+    InvalidSubmitError,
+    LiveRequest,
+    check_submit,
+    identity_of,
+    num_generated,
+    num_outputs,
+    submit_frame,
+)
+from engine.front.meter import IdentityTooLongError, Meter
+from engine.front.outputs import Outputs, SeveralOutputs
+from engine.front.ranking import Beams, SampledBest
 from engine.front.table import Counters
 from engine.model.folder import ModelFolder
 from engine.protocol import pb
 from engine.request import FinishReason, RefusalCode
 
-MAX_REQUESTS = 16384  # requests that this worker holds, queued ones included
+MAX_OUTPUTS = 16384  # outputs of all requests that this worker holds, queued ones included
 
 REFUSAL = {
     RefusalCode.INVALID: pb.REFUSAL_CODE_INVALID,
@@ -48,6 +59,7 @@ class Dispatcher:
         self._live: dict[int, LiveRequest] = {}
         self._request_ids: set[str] = set()  # of requests in the meter's table
         self._next_handle = 1
+        self._num_outputs = 0  # of the live requests
         self._folder: ModelFolder | None = None
         self._tokenizer: Tokenizer | None = None
         self.unavailable = "the engine core is starting"  # why submits are refused; empty: they are taken
@@ -92,18 +104,22 @@ class Dispatcher:
 
     def step(self, outputs: Sequence[ipc.Output]) -> None:
         """Pass on what one step did; outputs of requests that have ended here are ignored."""
-        connections = set()
-        stopped = []
+        touched: dict[int, LiveRequest] = {}
+        stopped: dict[int, list[int]] = {}  # handles, by the index that the core is to end
         for output in outputs:
             request = self._live.get(output.handle)
             if request is None:
                 continue
-            connections.add(request.connection)
-            if self._take(request, output):
-                stopped.append(request.handle)
-        if stopped:
-            self._send(ipc.CancelFrame(stopped, "stop"))
-        for connection in connections:
+            touched[output.handle] = request
+            if output.refusal_code:
+                self._refuse(request, output)
+            elif self._take(request, output):
+                stopped.setdefault(output.index if request.outputs.num_outputs > 1 else -1, []).append(request.handle)
+        for request in touched.values():
+            self._count(request)
+        for index, handles in stopped.items():
+            self._send(ipc.CancelFrame(handles, "stop", index))
+        for connection in {request.stream.connection for request in touched.values()}:
             connection.flush()
 
     def end_all(self, detail: str) -> None:
@@ -120,20 +136,19 @@ class Dispatcher:
             return _refused(RefusalCode.UNAVAILABLE, f"{self.unavailable or 'the model is loading'}: try again soon")
         if self._meter.failure:
             return _refused(RefusalCode.UNAVAILABLE, "this worker cannot store usage: its disk refuses to be written")
-        if len(self._live) >= MAX_REQUESTS:
-            return _refused(
-                RefusalCode.QUEUE_FULL, f"this worker holds {MAX_REQUESTS} requests, its limit: try again soon"
-            )
         try:
             check_submit(submit, self._folder.vocab_size)
         except InvalidSubmitError as error:
             return _refused(RefusalCode.INVALID, str(error), error.field)
+        if self._num_outputs + num_generated(submit) > MAX_OUTPUTS:
+            message = f"this worker holds {self._num_outputs} outputs of at most {MAX_OUTPUTS}: try again soon"
+            return _refused(RefusalCode.QUEUE_FULL, message)
         if submit.request_id in self._request_ids:
             return _refused(RefusalCode.INVALID, "request_id is that of a running request: use a new one", "request_id")
         return None
 
     def _begin(self, connection: Connection, submit: pb.Submit) -> pb.Refused | None:
-        assert self._folder is not None and self._tokenizer is not None
+        assert self._folder is not None
         counters = Counters(started_at=time.time())
         try:
             metered = self._meter.begin(identity_of(submit, self._folder.name, self._worker_id), counters)
@@ -142,20 +157,17 @@ class Dispatcher:
         except OSError as error:
             log.error("counters_cannot_grow", error=str(error))
             return _refused(RefusalCode.UNAVAILABLE, "this worker cannot meter more requests: its disk is full")
-        sampling = submit.sampling
+        stream = Stream(connection, submit.stream)
         request = LiveRequest(
             handle=self._next_handle,
-            stream=submit.stream,
-            connection=connection,
+            stream=stream,
             metered=metered,
             counters=counters,
-            text=TextStream(self._tokenizer, sampling.stop),
+            outputs=self._outputs(stream, submit),
             prompt_tokens=len(submit.token_ids),
-            end_tokens=frozenset(sampling.stop_token_ids).union(
-                () if sampling.ignore_eos else self._folder.eos_token_ids
-            ),
         )
         self._next_handle += 1
+        self._num_outputs += request.outputs.num_outputs
         self._live[request.handle] = request
         self._request_ids.add(submit.request_id)
         self.idle.clear()
@@ -163,73 +175,71 @@ class Dispatcher:
         self._send(submit_frame(request.handle, submit))
         return None
 
+    def _outputs(self, stream: Stream, submit: pb.Submit) -> Outputs:
+        assert self._folder is not None and self._tokenizer is not None
+        sampling, count = submit.sampling, num_generated(submit)
+        end_tokens = frozenset(sampling.stop_token_ids)
+        if not sampling.ignore_eos:
+            end_tokens = end_tokens.union(self._folder.eos_token_ids)
+        stops = StopStrings(sampling.stop)
+        texts = [TextStream(self._tokenizer, stops, end_tokens) for _ in range(count)]
+        if submit.HasField("beam_search"):
+            return Beams(stream, texts, count)
+        if count > num_outputs(submit):
+            return SampledBest(stream, texts, num_outputs(submit))
+        return SeveralOutputs(stream, texts) if count > 1 else Outputs(stream, texts)
+
     def _take(self, request: LiveRequest, output: ipc.Output) -> bool:
-        """Apply one output. Return True when a stop string ended the request while the core still runs it."""
-        if output.refusal_code:
-            self._refuse(request, output)
-            return False
+        """Apply one output. Return True when a stop string ended it while the core still runs it."""
         counters = request.counters
         if output.admitted_max_tokens:
             counters.prompt_tokens, counters.cached_tokens = request.prompt_tokens, output.cached_tokens
-            self._post(request, admitted=pb.Admitted(max_tokens=output.admitted_max_tokens))
+            request.stream.post(admitted=pb.Admitted(max_tokens=output.admitted_max_tokens))
         counters.queue_seconds = output.queue_seconds or counters.queue_seconds
-        counters.kv_device_byte_seconds = output.kv_byte_seconds or counters.kv_device_byte_seconds
-        counters.num_preemptions = output.num_preemptions or counters.num_preemptions
-        stopped = bool(output.token_ids) and self._take_tokens(request, output)
-        if stopped:
-            self._end(request, FinishReason.STOP)
-            return not output.finish_reason
-        if output.finish_reason:
-            self._end(request, FinishReason(output.finish_reason), output.message)
+        return request.outputs.take(output)
+
+    def _count(self, request: LiveRequest) -> None:
+        """Store what a request has used after a step, or end it with the last of its outputs."""
+        if request.handle not in self._live:  # refused
+            return
+        request.count()
+        if request.outputs.num_open:
+            self._meter.update(request.metered, request.counters)
         else:
-            counters.finished_at = request.moment()
-            self._meter.update(request.metered, counters)
-        return False
-
-    def _take_tokens(self, request: LiveRequest, output: ipc.Output) -> bool:
-        token_ids = output.token_ids
-        counters = request.counters
-        if not counters.completion_tokens:
-            counters.ttft_seconds = time.monotonic() - request.submitted
-        silent = output.finish_reason == FinishReason.STOP and token_ids[-1] in request.end_tokens
-        piece = request.text.push(token_ids[:-1] if silent else token_ids)
-        num_tokens = piece.num_tokens + (silent and not piece.stopped)
-        counters.completion_tokens += num_tokens
-        self._post(request, delta=pb.Delta(token_ids=token_ids[:num_tokens], text=piece.text))
-        return piece.stopped
-
-    def _post(self, request: LiveRequest, **kind: object) -> None:
-        request.connection.post(pb.Event(stream=request.stream, **kind))  # type: ignore[arg-type]  # one field of the oneof
+            self._finish(request)
 
     def _refuse(self, request: LiveRequest, output: ipc.Output) -> None:
-        self._live.pop(request.handle)
+        self._leave(request)
         self._meter.drop(request.metered)
-        self._post(request, refused=_refused(RefusalCode(output.refusal_code), output.message, output.field))
+        request.stream.post(refused=_refused(RefusalCode(output.refusal_code), output.message, output.field))
+        request.stream.release()
         self._forget(request)
 
-    def _end(self, request: LiveRequest, reason: FinishReason, detail: str = "") -> None:
-        self._live.pop(request.handle)
+    def _end(self, request: LiveRequest, reason: FinishReason, detail: str) -> None:
+        request.outputs.end(reason, detail)
+        request.count()
+        self._finish(request)
+
+    def _finish(self, request: LiveRequest) -> None:
+        self._leave(request)
         counters = request.counters
-        counters.finish_reason = reason
-        counters.finished_at = request.moment()
-        finished = pb.Finished(
-            reason=PB_REASON[reason],
-            text=request.text.flush(),
-            usage=pb.Usage(
-                prompt_tokens=counters.prompt_tokens,
-                cached_tokens=counters.cached_tokens,
-                completion_tokens=counters.completion_tokens,
-            ),
-            detail=detail,
+        counters.finish_reason = request.outputs.reason
+        usage = pb.Usage(
+            prompt_tokens=counters.prompt_tokens,
+            cached_tokens=counters.cached_tokens,
+            completion_tokens=counters.completion_tokens,
         )
-        self._meter.finish(request.metered, counters, partial(self._report, request, finished))
+        self._meter.finish(request.metered, counters, partial(self._report, request, usage))
 
-    def _report(self, request: LiveRequest, finished: pb.Finished) -> None:
-        self._post(request, finished=finished)
+    def _report(self, request: LiveRequest, usage: pb.Usage) -> None:
+        request.outputs.report(usage)
         self._forget(request)
+
+    def _leave(self, request: LiveRequest) -> None:
+        del self._live[request.handle]
+        self._num_outputs -= request.outputs.num_outputs
 
     def _forget(self, request: LiveRequest) -> None:
-        request.connection.release(request.stream)
         self._request_ids.discard(request.metered.identity.request_id)
         if not self._request_ids:
             self.idle.set()

@@ -1,13 +1,13 @@
-"""A request while the core works on it: its limits as submitted, its counters and its text."""
+"""A request while the core works on it: what it asks for, its counters and its outputs."""
 
 import math
 import time
 from dataclasses import dataclass, field
 
 from engine import ipc
-from engine.front.connection import Connection
-from engine.front.detokenize import TextStream
+from engine.front.connection import Stream
 from engine.front.meter import Metered
+from engine.front.outputs import Outputs
 from engine.front.policies import PRIORITY
 from engine.front.table import Counters, Identity
 from engine.protocol import pb
@@ -17,6 +17,10 @@ NAMESPACE_BYTES = 32
 _ID_MAX_BYTES = {"request_id": 128, "tenant": 128, "project": 128, "key": 128, "session": 256}
 _MAX_STOPS = 64
 _MAX_STOP_CHARACTERS = 4096
+_MAX_ALL_STOPS_CHARACTERS = 16384
+_MAX_OUTPUTS = 128
+_MIN_BEAMS, _MAX_BEAMS = 2, 64
+_MAX_LENGTH_PENALTY = 16.0  # a length to this power is still a number
 
 
 class InvalidSubmitError(ValueError):
@@ -32,18 +36,36 @@ class LiveRequest:
     """One running request. `handle` is the front's number for it, which no other request ever gets."""
 
     handle: int
-    stream: int
-    connection: Connection
+    stream: Stream
     metered: Metered
     counters: Counters
-    text: TextStream
+    outputs: Outputs
     prompt_tokens: int
-    end_tokens: frozenset[int]  # a last token among these ended the output and is not part of its text
     submitted: float = field(default_factory=time.monotonic)
 
     def moment(self) -> float:
         """Return unix seconds, counted on from its start: a clock that is set meanwhile does not change its length."""
         return self.counters.started_at + time.monotonic() - self.submitted
+
+    def count(self) -> None:
+        """Bring the counters in line with the outputs."""
+        counters, outputs = self.counters, self.outputs
+        if outputs.num_tokens and not counters.completion_tokens:
+            counters.ttft_seconds = time.monotonic() - self.submitted
+        counters.completion_tokens = outputs.num_tokens
+        counters.kv_device_byte_seconds = outputs.kv_byte_seconds
+        counters.num_preemptions = outputs.num_preemptions
+        counters.finished_at = self.moment()
+
+
+def num_outputs(submit: pb.Submit) -> int:
+    """Return how many outputs come back."""
+    return submit.n or 1
+
+
+def num_generated(submit: pb.Submit) -> int:
+    """Return how many outputs the core is asked for."""
+    return max(num_outputs(submit), submit.best_of)
 
 
 def check_submit(submit: pb.Submit, vocab_size: int) -> None:
@@ -70,6 +92,33 @@ def check_submit(submit: pb.Submit, vocab_size: int) -> None:
         )
     if submit.HasField("sampling"):
         _check_sampling(submit.sampling)
+    if submit.n > _MAX_OUTPUTS:
+        raise InvalidSubmitError("n", f"n is {submit.n}: ask for at most {_MAX_OUTPUTS} outputs")
+    if submit.best_of and not num_outputs(submit) <= submit.best_of <= _MAX_OUTPUTS:
+        raise InvalidSubmitError(
+            "best_of", f"best_of is {submit.best_of}: choose n, which is {num_outputs(submit)}, to {_MAX_OUTPUTS}"
+        )
+    if submit.HasField("beam_search"):
+        _check_beams(submit)
+
+
+def _check_beams(submit: pb.Submit) -> None:
+    search = submit.beam_search
+    if not max(_MIN_BEAMS, num_outputs(submit)) <= search.width <= _MAX_BEAMS:
+        raise InvalidSubmitError(
+            "beam_width",
+            f"beam_width is {search.width}: choose {_MIN_BEAMS} to {_MAX_BEAMS}, and at least n, which is"
+            f" {num_outputs(submit)}",
+        )
+    if not abs(search.length_penalty) <= _MAX_LENGTH_PENALTY:  # nor is it NaN
+        raise InvalidSubmitError(
+            "length_penalty",
+            f"length_penalty is {search.length_penalty}: choose {-_MAX_LENGTH_PENALTY} to {_MAX_LENGTH_PENALTY}",
+        )
+    if submit.best_of > num_outputs(submit):
+        raise InvalidSubmitError("best_of", "best_of chooses among sampled outputs: leave it out of a beam search")
+    if submit.sampling.stop:
+        raise InvalidSubmitError("stop", "stop strings cannot end a beam: use stop_token_ids in a beam search")
 
 
 def _check_sampling(sampling: pb.Sampling) -> None:
@@ -84,6 +133,10 @@ def _check_sampling(sampling: pb.Sampling) -> None:
             raise InvalidSubmitError(
                 "stop", f"a stop string has {len(stop)} characters: give 1 to {_MAX_STOP_CHARACTERS}"
             )
+    if sum(map(len, sampling.stop)) > _MAX_ALL_STOPS_CHARACTERS:
+        raise InvalidSubmitError(
+            "stop", f"the stop strings have more than {_MAX_ALL_STOPS_CHARACTERS} characters in all: give fewer"
+        )
 
 
 def identity_of(submit: pb.Submit, model: str, worker_id: str) -> Identity:
@@ -100,8 +153,9 @@ def identity_of(submit: pb.Submit, model: str, worker_id: str) -> Identity:
 
 
 def submit_frame(handle: int, submit: pb.Submit) -> ipc.SubmitFrame:
-    """Return the core's form of a submit. Without `sampling` it is greedy."""
+    """Return the core's form of a submit. Without `sampling` it is greedy. Ranking outputs takes log-probabilities."""
     sampling = submit.sampling if submit.HasField("sampling") else pb.Sampling(top_p=1.0)
+    search = submit.beam_search
     return ipc.SubmitFrame(
         handle=handle,
         request_id=submit.request_id,
@@ -119,4 +173,9 @@ def submit_frame(handle: int, submit: pb.Submit) -> ipc.SubmitFrame:
         seed=sampling.seed if sampling.HasField("seed") else None,
         stop_token_ids=list(sampling.stop_token_ids),
         ignore_eos=sampling.ignore_eos,
+        n=num_generated(submit),
+        num_logprobs=0 if num_generated(submit) > num_outputs(submit) else -1,
+        beam_width=search.width,
+        length_penalty=search.length_penalty,
+        early_stopping=search.early_stopping,
     )

@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer, decoders, models
 
-from engine.front.detokenize import StopFilter, TextStream, Utf8Stream
+from engine.front.detokenize import StopFilter, StopStrings, TextStream, Utf8Stream
 from tests.engine.tiny_model import make_tokenizer
 
 BYTE_LEVEL = make_tokenizer()
@@ -84,7 +84,7 @@ def test_endless_silence_stays_cheap(filler: int) -> None:
 def test_no_stop_string_leaves(text: str, stops: list[str]) -> None:
     """The output is the text before the first stop string; without one it is the whole text."""
     token_ids = BYTE_LEVEL.encode(text, add_special_tokens=False).ids
-    stream = TextStream(BYTE_LEVEL, stops)
+    stream = TextStream(BYTE_LEVEL, StopStrings(stops))
     out = ""
     stopped = False
     for token_id in token_ids:
@@ -116,7 +116,7 @@ def test_filter_is_independent_of_the_cuts(text: str, cuts: list[int], stop: str
 
 def _filtered(text: str, cuts: list[int], stop: str) -> str:
     out, position, turn = "", 0, 0
-    stops = StopFilter([stop])
+    stops = StopFilter(StopStrings([stop]))
     while position < len(text):
         size = cuts[turn % len(cuts)]
         passed, stopped = stops.push(text[position : position + size])
@@ -129,7 +129,7 @@ def _filtered(text: str, cuts: list[int], stop: str) -> str:
 
 def test_possible_stop_is_held_back_and_given_back() -> None:
     """The beginning of a stop string waits until it is clear that none comes of it."""
-    stops = StopFilter(["<end>"])
+    stops = StopFilter(StopStrings(["<end>"]))
     assert stops.push("text <en") == ("text ", False)
     assert stops.push("try") == ("<entry", False)
     assert stops.push(" <end") == (" ", False)
@@ -139,7 +139,7 @@ def test_possible_stop_is_held_back_and_given_back() -> None:
 def test_tokens_after_the_stop_do_not_count() -> None:
     """Of several tokens in one step, those after the stop string are not part of the output."""
     token_ids = BYTE_LEVEL.encode("abcSTOPdef", add_special_tokens=False).ids
-    piece = TextStream(BYTE_LEVEL, ["STOP"]).push(token_ids)
+    piece = TextStream(BYTE_LEVEL, StopStrings(["STOP"])).push(token_ids)
     assert (piece.text, piece.stopped) == ("abc", True)
     assert BYTE_LEVEL.decode(token_ids[: piece.num_tokens]).startswith("abcSTOP")
     assert "STOP" not in BYTE_LEVEL.decode(token_ids[: piece.num_tokens - 1])

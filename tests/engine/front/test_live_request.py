@@ -5,10 +5,10 @@ from typing import cast
 
 import pytest
 
-from engine.front.connection import Connection
-from engine.front.detokenize import TextStream
+from engine.front.connection import Stream
 from engine.front.live_request import LiveRequest
 from engine.front.meter import Metered
+from engine.front.outputs import Outputs
 from engine.front.table import Counters
 
 
@@ -18,13 +18,11 @@ def test_time_goes_on_when_the_clock_is_set(turned: float) -> None:
     started_at = time.time() - turned  # what the clock said before it was turned
     request = LiveRequest(
         handle=1,
-        stream=1,
-        connection=cast(Connection, None),  # no part of this
+        stream=cast(Stream, None),  # no part of this
         metered=cast(Metered, None),
         counters=Counters(started_at=started_at),
-        text=cast(TextStream, None),
+        outputs=cast(Outputs, None),
         prompt_tokens=1,
-        end_tokens=frozenset(),
         submitted=time.monotonic() - 3.0,
     )
     assert 3.0 <= request.moment() - started_at < 30.0

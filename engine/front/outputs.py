@@ -1,0 +1,133 @@
+"""The outputs of a request: the text, the tokens and the end of each, and what leaves of them when.
+
+    Outputs             as they come; one output ends with the request itself
+    ├ SeveralOutputs    `n` of them: each has its own end before the request's
+    └ ranking.py        `best_of` and beam search: the best of them, whole, when all have ended
+
+The dispatcher gives them what the core did, counts what they say, and lets them report the end of the request once the
+journal has it.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from engine import ipc
+from engine.errors import ProtocolError
+from engine.front.connection import Stream
+from engine.front.detokenize import TextStream
+from engine.front.meter import PB_REASON
+from engine.protocol import pb
+from engine.request import FinishReason
+
+_SEVERITY = (FinishReason.STOP, FinishReason.LENGTH, FinishReason.CANCELLED, FinishReason.ERROR)
+
+
+@dataclass(slots=True, eq=False)
+class LiveOutput:
+    """One output: what the core said of it last."""
+
+    index: int
+    text: TextStream
+    reason: FinishReason | None = None  # it has ended
+    kv_byte_seconds: float = 0.0
+    num_preemptions: int = 0
+
+
+class Outputs:
+    """Outputs whose text leaves as it comes; this class is that of a request with a single one."""
+
+    def __init__(self, stream: Stream, texts: Sequence[TextStream]) -> None:
+        self.num_tokens = 0  # generated so far, by all
+        self.num_open = len(texts)  # those that have not ended
+        self.detail = ""  # why they ended, where the reason alone does not tell
+        self._stream = stream
+        self._all = [LiveOutput(index, text) for index, text in enumerate(texts)]
+
+    @property
+    def num_outputs(self) -> int:
+        """Outputs that are generated."""
+        return len(self._all)
+
+    @property
+    def kv_byte_seconds(self) -> float:
+        """Device KV held so far, by all: a block that outputs share counts for each of them, as it does in the core."""
+        return sum([output.kv_byte_seconds for output in self._all])
+
+    @property
+    def num_preemptions(self) -> int:
+        """How often one of them was preempted."""
+        return sum([output.num_preemptions for output in self._all])
+
+    @property
+    def reason(self) -> FinishReason:
+        """How the request ends, once all have ended."""
+        return worst(self._all)
+
+    def take(self, news: ipc.Output) -> bool:
+        """Apply what a step did for one output. Return True when a stop string ended it while the core still runs it.
+
+        Raises:
+            ProtocolError: the core speaks of an output that nobody asked for.
+        """
+        if news.index >= len(self._all):
+            raise ProtocolError(f"the core reports output {news.index} of a request with {len(self._all)}")
+        output = self._all[news.index]
+        output.kv_byte_seconds = news.kv_byte_seconds or output.kv_byte_seconds
+        output.num_preemptions = news.num_preemptions or output.num_preemptions
+        if output.reason is not None:  # by a stop string, of which the core did not know yet
+            return False
+        stopped = bool(news.token_ids) and self._take_tokens(output, news)
+        if stopped:
+            self._end(output, FinishReason.STOP)
+            return not news.finish_reason
+        if news.finish_reason:
+            self.detail = news.message or self.detail
+            self._end(output, FinishReason(news.finish_reason))
+        return False
+
+    def end(self, reason: FinishReason, detail: str) -> None:
+        """End all that have not ended."""
+        self.detail = detail
+        for output in self._all:
+            if output.reason is None:
+                self._end(output, reason)
+
+    def report(self, usage: pb.Usage) -> None:
+        """Post the end of the request, and what is left to be told before it."""
+        (output,) = self._all
+        self._stream.post(finished=self._finished(usage, output.text.flush()))
+        self._stream.release()
+
+    def _take_tokens(self, output: LiveOutput, news: ipc.Output) -> bool:
+        """Count tokens and pass their text on; return whether a stop string has ended the output."""
+        piece = output.text.push(news.token_ids, ended=news.finish_reason == FinishReason.STOP)
+        self.num_tokens += piece.num_tokens
+        delta = pb.Delta(token_ids=news.token_ids[: piece.num_tokens], text=piece.text)
+        self._stream.post(index=news.index, delta=delta)
+        return piece.stopped
+
+    def _end(self, output: LiveOutput, reason: FinishReason) -> None:
+        output.reason = reason
+        self.num_open -= 1
+
+    def _finished(self, usage: pb.Usage, text: str = "") -> pb.Finished:
+        return pb.Finished(reason=PB_REASON[self.reason], text=text, usage=usage, detail=self.detail)
+
+
+class SeveralOutputs(Outputs):
+    """Outputs that end one by one, each with what was still held back of its text."""
+
+    def report(self, usage: pb.Usage) -> None:
+        """Post the end of the request alone."""
+        self._stream.post(finished=self._finished(usage))
+        self._stream.release()
+
+    def _end(self, output: LiveOutput, reason: FinishReason) -> None:
+        super()._end(output, reason)
+        finished = pb.OutputFinished(reason=PB_REASON[reason], text=output.text.flush())
+        self._stream.post(index=output.index, output_finished=finished)
+
+
+def worst(outputs: Iterable[LiveOutput]) -> FinishReason:
+    """Return how a request with these outputs ends: as the one of them that went most wrong."""
+    return max([output.reason for output in outputs if output.reason is not None], key=_SEVERITY.index)
