@@ -4,8 +4,8 @@ import time
 
 from gateway.api.auth import bearer, check
 from gateway.api.exchange import Exchange, Watching
-from gateway.api.respond import collect, stream
-from gateway.api.running import Job, chat_tokens, find_model, running, sampling_of
+from gateway.api.respond import answer
+from gateway.api.running import chat_tokens, find_model, job_of, running
 from gateway.api.schemas import parse_chat
 from gateway.api.shapes import ChatShape, Head
 from gateway.workers.model import Model
@@ -14,26 +14,15 @@ from tenants.contracts import KeyGrant
 
 async def chat_completions(exchange: Exchange) -> None:
     """Answer one chat request."""
-    web = exchange.web
     grant = await authenticate(exchange, scope="generate")
     request = parse_chat(await exchange.body())
     async with Watching(exchange):
-        model = find_model(web, grant, request.model)
-        job = Job(
-            model=model,
-            prompts=[await chat_tokens(model, request)],
-            sampling=sampling_of(request, request.limit),
-            session=request.session,
-            request_id=exchange.request_id,
-            field="messages",
-        )
+        model = find_model(exchange.web, grant, request.model)
+        prompts = [await chat_tokens(model, request)]
+        job = job_of(request, model, prompts=prompts, request_id=exchange.request_id, field="messages")
         shape = ChatShape(head(exchange, model, "chatcmpl"), request.include_usage)
-        async with running(web, grant, job) as started:
-            exchange.ends(started.runs)
-            if request.stream:
-                await stream(exchange, started, shape, include_usage=request.include_usage)
-            else:
-                await collect(exchange, started, shape)
+        async with running(exchange.web, grant, job) as started:
+            await answer(exchange, started, shape, streamed=bool(request.stream))
 
 
 async def authenticate(exchange: Exchange, *, scope: str) -> KeyGrant:

@@ -12,27 +12,36 @@ from gateway.api.running import Running
 from gateway.api.shapes import Shape
 from gateway.routing.route import Routed
 from gateway.workers.errors import WorkerError
-from gateway.workers.generation import Admitted, Delta, Event, Finished
+from gateway.workers.generation import Admitted, Delta, Event, Finished, OutputFinished
 
 PING_SECONDS = 15.0  # the status line waits so long for admission; later a silence so long is filled by a ping
 
 
-async def stream(exchange: Exchange, running: Running, shape: Shape, *, include_usage: bool) -> None:
+async def answer(exchange: Exchange, running: Running, shape: Shape, *, streamed: bool) -> None:
+    """Answer with the outputs of a started job; they end when the client leaves. Raises as `stream` and `collect`."""
+    exchange.ends(running.runs)
+    if streamed:
+        await stream(exchange, running, shape)
+    else:
+        await collect(exchange, running, shape)
+
+
+async def stream(exchange: Exchange, running: Running, shape: Shape) -> None:
     """Stream every event as it comes; the status line goes out with the first, so that a refusal is still a status.
 
     Raises:
         ApiError, WorkerError: before the status line; after it they become an error event.
     """
-    ends: dict[int, Finished] = {}
+    ends: list[Finished] = []
     try:
         async with aclosing(_events(running.runs)) as events:
-            async for index, event in events:
+            async for number, event in events:
                 if not exchange.status:
                     exchange.headers += running.permit.headers(time.monotonic())
                     await exchange.start(200, sse.HEADERS)
-                await exchange.write(_frame(shape, index, event))
+                await exchange.write(_frames(shape, running.num_outputs, number, event))
                 if isinstance(event, Finished):
-                    ends[index] = event
+                    ends.append(event)
     except (ApiError, WorkerError) as error:
         if not exchange.status:
             raise
@@ -41,40 +50,60 @@ async def stream(exchange: Exchange, running: Running, shape: Shape, *, include_
         await exchange.write(sse.event(reason.body()) + sse.DONE)
         await exchange.end()
         return
-    last = sse.event(shape.usage(list(ends.values()))) if include_usage else b""
-    await exchange.write(last + sse.DONE)
+    usage = shape.usage(ends)
+    await exchange.write((b"" if usage is None else sse.event(usage)) + sse.DONE)
     await exchange.end()
-    _note(exchange, list(ends.values()))
+    _note(exchange, ends)
 
 
 async def collect(exchange: Exchange, running: Running, shape: Shape) -> None:
-    """Answer with the whole output.
+    """Answer with all outputs, whole.
 
     Raises:
         ApiError, WorkerError: any run failed; nothing has been sent.
     """
-    texts: list[list[str]] = [[] for _ in running.runs]
-    ends: dict[int, Finished] = {}
+    count = running.num_outputs
+    texts: list[list[str]] = [[] for _ in range(count * len(running.runs))]
+    reasons = [0] * len(texts)
+    ends: list[Finished] = []
     async with aclosing(_events(running.runs)) as events:
-        async for index, event in events:
-            if isinstance(event, Delta | Finished):
-                texts[index].append(event.text)
+        async for number, event in events:
+            if isinstance(event, Delta):
+                texts[number * count + event.index].append(event.text)
+            elif (ended := _ended(event, count)) is not None:
+                index = number * count + ended.index
+                texts[index].append(ended.text)
+                reasons[index] = ended.reason
             if isinstance(event, Finished):
-                ends[index] = event
-    ordered = [ends[index] for index in range(len(running.runs))]
+                ends.append(event)
     exchange.headers += running.permit.headers(time.monotonic())
-    await exchange.json(shape.whole(["".join(parts) for parts in texts], ordered))
-    _note(exchange, ordered)
+    await exchange.json(shape.whole(["".join(parts) for parts in texts], reasons, ends))
+    _note(exchange, ends)
 
 
-def _frame(shape: Shape, index: int, event: Event | None) -> bytes:
+def _frames(shape: Shape, count: int, number: int, event: Event | None) -> bytes:
+    """Return the chunks of one event of run `number`, each of which has `count` choices, numbered run after run."""
     if event is None:
         return sse.PING
+    first = number * count
+    if isinstance(event, Delta):
+        return sse.event(shape.delta(first + event.index, event.text))
     if isinstance(event, Admitted):
-        opening = shape.opening(index)
-        return b"" if opening is None else sse.event(opening)
-    text = sse.event(shape.delta(index, event.text)) if event.text else b""
-    return text + sse.event(shape.closing(index, event.reason)) if isinstance(event, Finished) else text
+        openings = [shape.opening(first + index) for index in range(count)]
+        return b"".join(sse.event(opening) for opening in openings if opening is not None)
+    ended = _ended(event, count)
+    if ended is None:
+        return b""
+    index = first + ended.index
+    text = sse.event(shape.delta(index, ended.text)) if ended.text else b""
+    return text + sse.event(shape.closing(index, ended.reason))
+
+
+def _ended(event: Event | None, count: int) -> OutputFinished | None:
+    """Return the end of an output, if the event is one: where a run has one output, its end is the run's."""
+    if isinstance(event, Finished) and count == 1:
+        return OutputFinished(event.reason, event.text, 0)
+    return event if isinstance(event, OutputFinished) else None
 
 
 async def _events(runs: Sequence[Routed]) -> AsyncGenerator[tuple[int, Event | None], None]:

@@ -9,10 +9,11 @@ from engine.protocol import pb
 from gateway.admission.admit import Permit
 from gateway.api.auth import check_model
 from gateway.api.errors import BadRequest, ContextTooLong, ModelNotFound, Overloaded
-from gateway.api.schemas import ChatRequest, Sampling
+from gateway.api.sampling import Generating, Sampling
+from gateway.api.schemas import ChatRequest, CompletionRequest
 from gateway.routing.route import Routed
 from gateway.web import Web
-from gateway.workers.model import Model, NoChatTemplate, TemplateRefused
+from gateway.workers.model import Model, NoChatTemplate, TemplateRefused, TextTooLong
 from tenants.contracts import KeyGrant
 
 ASSUMED_OUTPUT = 512  # tokens reserved of `tpm` where the client names no maximum; settled by what was used
@@ -30,9 +31,13 @@ class Job:
     model: Model
     prompts: Sequence[Sequence[int]]  # token ids
     sampling: pb.Sampling
+    num_outputs: int = 1  # that come back of each prompt
+    num_candidates: int = 1  # that are generated of each prompt
+    beams: pb.BeamSearch | None = None
     session: str
     request_id: str
     field: str  # of the client's request that holds the prompt
+    limit_field: str  # and the one that says `sampling.max_tokens`; empty: nobody asked for it
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +46,7 @@ class Running:
 
     permit: Permit
     runs: list[Routed]
+    num_outputs: int  # of each run
 
 
 def find_model(web: Web, grant: KeyGrant, name: str) -> Model:
@@ -70,24 +76,60 @@ async def chat_tokens(model: Model, request: ChatRequest) -> list[int]:
         ContextTooLong: the text can't fit.
     """
     try:
-        text = await model.render(request.conversation())
+        return await model.chat_tokens(request.conversation())
     except NoChatTemplate as error:
         raise BadRequest(str(error), param="model", code="no_chat_template") from error
     except TemplateRefused as error:
         raise BadRequest(str(error), param="messages") from error
-    return (await text_tokens(model, [text], special=False, field="messages"))[0]
+    except TextTooLong as error:
+        raise _too_long(model, error, "messages") from error
 
 
-async def text_tokens(model: Model, texts: Sequence[str], *, special: bool, field: str) -> list[list[int]]:
+async def text_tokens(model: Model, texts: Sequence[str], *, field: str) -> list[list[int]]:
     """Return the token ids of each text. Raises ContextTooLong before it tokenises what can't fit."""
-    for text in texts:
-        if model.certainly_too_long(text):
-            raise ContextTooLong(
-                f"This model's maximum context length is {model.max_context} tokens; `{field}` has {len(text)} "
-                "characters, which is more. Shorten it.",
-                param=field,
-            )
-    return await model.encode(texts, special=special)
+    try:
+        return await model.text_tokens(texts)
+    except TextTooLong as error:
+        raise _too_long(model, error, field) from error
+
+
+def _too_long(model: Model, error: TextTooLong, field: str) -> ContextTooLong:
+    return ContextTooLong(
+        f"This model's maximum context length is {model.max_context} tokens; `{field}` has {error.num_characters} "
+        "characters, which is more. Shorten it.",
+        param=field,
+    )
+
+
+def job_of(
+    request: ChatRequest | CompletionRequest,
+    model: Model,
+    *,
+    prompts: Sequence[Sequence[int]],
+    request_id: str,
+    field: str,
+) -> Job:
+    """Return what a request asks for.
+
+    Args:
+        request: as the client sent it.
+        model: the one that it names.
+        prompts: token ids.
+        request_id: of the exchange or the response.
+        field: of the client's request that holds the prompts.
+    """
+    return Job(
+        model=model,
+        prompts=prompts,
+        sampling=sampling_of(request, request.limit),
+        num_outputs=request.num_outputs,
+        num_candidates=request.num_candidates,
+        beams=_beams_of(request),
+        session=request.session,
+        request_id=request_id,
+        field=field,
+        limit_field=request.limit_field,
+    )
 
 
 def sampling_of(request: Sampling, limit: int) -> pb.Sampling:
@@ -106,21 +148,32 @@ def sampling_of(request: Sampling, limit: int) -> pb.Sampling:
     return sampling
 
 
+def _beams_of(request: Generating) -> pb.BeamSearch | None:
+    if not request.num_beams:
+        return None
+    return pb.BeamSearch(
+        width=request.num_beams,
+        length_penalty=1.0 if request.length_penalty is None else request.length_penalty,
+        early_stopping=bool(request.early_stopping),
+    )
+
+
 @asynccontextmanager
 async def running(web: Web, grant: KeyGrant, job: Job) -> AsyncIterator[Running]:
     """Admit the job and start it; at the end cancel what still runs and settle what was reserved.
 
     Raises:
-        BadRequest, ContextTooLong: the job can't run on this model.
+        BadRequest, ContextTooLong: the job can't run on this model, or not under the tenant's policy.
         RateLimited: a limit is used up.
         Overloaded, WorkerUnavailable: this process is stopping, or no worker can be reached.
     """
     if web.drain.draining:
         raise Overloaded("The server is restarting. Try again.")
     _check_length(job)
-    expected = job.sampling.max_tokens or ASSUMED_OUTPUT
+    _check_output(job, grant)
     num_prompt = sum(len(prompt) for prompt in job.prompts)
-    tokens = num_prompt + len(job.prompts) * min(expected, grant.policy.max_output)
+    expected = job.num_candidates * min(job.sampling.max_tokens or ASSUMED_OUTPUT, grant.policy.max_output)
+    tokens = num_prompt + len(job.prompts) * expected
     permit = await web.admission.admit(grant, prompt_tokens=num_prompt, tokens=tokens, now=time.monotonic())
     runs: list[Routed] = []
     try:
@@ -128,12 +181,12 @@ async def running(web: Web, grant: KeyGrant, job: Job) -> AsyncIterator[Running]
             run = Routed(web.registry, job.model, _submit(grant, job, number, prompt))
             runs.append(run)
             web.drain.enter(run)
-        yield Running(permit, runs)
+        yield Running(permit, runs, job.num_outputs)
     finally:
         for run in runs:
             run.cancel()
             web.drain.leave(run)
-        permit.settle(sum(run.used_tokens for run in runs))
+        permit.settle(sum(run.used_tokens + expected * run.uncounted for run in runs))
 
 
 def _submit(grant: KeyGrant, job: Job, number: int, prompt: Sequence[int]) -> pb.Submit:
@@ -148,6 +201,9 @@ def _submit(grant: KeyGrant, job: Job, number: int, prompt: Sequence[int]) -> pb
         token_ids=prompt,
         sampling=job.sampling,
         policy_version=grant.policy.version,
+        n=job.num_outputs,
+        best_of=0 if job.beams is not None or job.num_candidates == job.num_outputs else job.num_candidates,
+        beam_search=job.beams,
     )
 
 
@@ -163,3 +219,15 @@ def _check_length(job: Job) -> None:
                 "Shorten one of them.",
                 param=job.field,
             )
+
+
+def _check_output(job: Job, grant: KeyGrant) -> None:
+    """Refuse an output that is never allowed, rather than cut it behind the client's back."""
+    limit, asked = grant.policy.max_output, job.sampling.max_tokens
+    if job.limit_field and asked > limit:
+        raise BadRequest(
+            f"`{job.limit_field}` is {asked}, and your limit is {limit} tokens of output: ask for at most {limit}, or "
+            "leave it out and get as many as are allowed",
+            param=job.limit_field,
+            code="max_output_exceeded",
+        )

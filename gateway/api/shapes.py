@@ -35,12 +35,12 @@ class Shape(Protocol):
         """Return the chunk that ends a choice."""
         ...
 
-    def usage(self, ends: Sequence[Finished]) -> dict[str, Any]:
-        """Return the last chunk, which has usage and no choice."""
+    def usage(self, ends: Sequence[Finished]) -> dict[str, Any] | None:
+        """Return the last chunk, which has usage and no choice, if the client asked for it."""
         ...
 
-    def whole(self, texts: Sequence[str], ends: Sequence[Finished]) -> dict[str, Any]:
-        """Return the response that isn't streamed."""
+    def whole(self, texts: Sequence[str], reasons: Sequence[int], ends: Sequence[Finished]) -> dict[str, Any]:
+        """Return the response that isn't streamed: a text and a reason a choice, an end a prompt."""
         ...
 
 
@@ -48,6 +48,7 @@ class ChatShape:
     """`chat.completion` and its chunks. With `include_usage` each chunk says `usage: null` until the last."""
 
     def __init__(self, head: Head, include_usage: bool) -> None:
+        self._include_usage = include_usage
         self._head = _base(head, "chat.completion.chunk", include_usage)
         self._whole = _base(head, "chat.completion", False)
 
@@ -63,20 +64,20 @@ class ChatShape:
         """Return the chunk with the finish reason."""
         return self._chunk(index, {}, REASONS[reason])
 
-    def usage(self, ends: Sequence[Finished]) -> dict[str, Any]:
-        """Return the chunk of usage."""
-        return self._head | {"choices": [], "usage": usage_of(ends)}
+    def usage(self, ends: Sequence[Finished]) -> dict[str, Any] | None:
+        """Return the chunk of usage, if the client asked for it."""
+        return self._head | {"choices": [], "usage": usage_of(ends)} if self._include_usage else None
 
-    def whole(self, texts: Sequence[str], ends: Sequence[Finished]) -> dict[str, Any]:
+    def whole(self, texts: Sequence[str], reasons: Sequence[int], ends: Sequence[Finished]) -> dict[str, Any]:
         """Return the whole response."""
         choices: list[dict[str, Any]] = [
             {
                 "index": index,
                 "message": {"role": "assistant", "content": text, "refusal": None, "annotations": []},
                 "logprobs": None,
-                "finish_reason": REASONS[end.reason],
+                "finish_reason": REASONS[reason],
             }
-            for index, (text, end) in enumerate(zip(texts, ends, strict=True))
+            for index, (text, reason) in enumerate(zip(texts, reasons, strict=True))
         ]
         return self._whole | {"choices": choices, "usage": usage_of(ends)}
 
@@ -89,6 +90,7 @@ class CompletionShape:
     """`text_completion`, streamed or not."""
 
     def __init__(self, head: Head, include_usage: bool) -> None:
+        self._include_usage = include_usage
         self._head = _base(head, "text_completion", include_usage)
 
     def opening(self, index: int) -> None:
@@ -102,21 +104,21 @@ class CompletionShape:
         """Return the chunk with the finish reason."""
         return self._head | {"choices": [_text_choice(index, "", REASONS[reason])]}
 
-    def usage(self, ends: Sequence[Finished]) -> dict[str, Any]:
-        """Return the chunk of usage."""
-        return self._head | {"choices": [], "usage": usage_of(ends)}
+    def usage(self, ends: Sequence[Finished]) -> dict[str, Any] | None:
+        """Return the chunk of usage, if the client asked for it."""
+        return self._head | {"choices": [], "usage": usage_of(ends)} if self._include_usage else None
 
-    def whole(self, texts: Sequence[str], ends: Sequence[Finished]) -> dict[str, Any]:
+    def whole(self, texts: Sequence[str], reasons: Sequence[int], ends: Sequence[Finished]) -> dict[str, Any]:
         """Return the whole response."""
         choices = [
-            _text_choice(index, text, REASONS[end.reason])
-            for index, (text, end) in enumerate(zip(texts, ends, strict=True))
+            _text_choice(index, text, REASONS[reason])
+            for index, (text, reason) in enumerate(zip(texts, reasons, strict=True))
         ]
         return self._head | {"choices": choices, "usage": usage_of(ends)}
 
 
 def usage_of(ends: Sequence[Finished]) -> dict[str, Any]:
-    """Return OpenAI's usage over all choices."""
+    """Return OpenAI's usage over all prompts, each counted once, and all that was generated for them."""
     prompt = sum(end.prompt_tokens for end in ends)
     completion = sum(end.completion_tokens for end in ends)
     return {

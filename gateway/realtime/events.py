@@ -8,8 +8,10 @@ import msgspec
 from msgspec import Meta
 
 from engine.protocol import pb
+from gateway.api.decode import Off, convert, decode_json
 from gateway.api.errors import ApiError, BadRequest
-from gateway.api.schemas import MAX_MESSAGES, ChatRequest, Message, Sampling, TextPart, convert, decode_json
+from gateway.api.sampling import Sampling
+from gateway.api.schemas import MAX_MESSAGES, ChatRequest, Message, TextPart
 from gateway.workers.generation import Finished
 
 MAX_FRAME = 1 << 20  # characters of one client event
@@ -78,7 +80,7 @@ class ResponseRequest(Sampling, forbid_unknown_fields=True, kw_only=True):
         )
 
 
-_OFF: dict[str, tuple[object, ...]] = {
+_OFF: Off = {
     "modalities": (["text"],),
     "output_modalities": (["text"],),
     "conversation": ("none", "auto"),

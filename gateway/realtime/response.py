@@ -2,11 +2,12 @@
 
 import uuid
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 
 import structlog
 
 from gateway.api.errors import ApiError, ClientLeft, InternalError, from_worker
-from gateway.api.running import Job, chat_tokens, find_model, running, sampling_of
+from gateway.api.running import chat_tokens, find_model, job_of, running
 from gateway.api.schemas import ChatRequest
 from gateway.realtime import events
 from gateway.realtime.callers import Caller
@@ -63,14 +64,14 @@ class Response:
         web, request = self._web, self._request
         grant = await self._caller.grant()
         model = find_model(web, grant, request.model)
-        job = Job(
-            model=model,
+        job = job_of(
+            request,
+            model,
             prompts=[await chat_tokens(model, request)],
-            sampling=sampling_of(request, request.limit),
-            session=request.session,
             request_id=f"req_{self.id.removeprefix('resp_')}",
             field="response.input",
         )
+        job = replace(job, limit_field="response.max_output_tokens")
         async with running(web, grant, job) as started:
             run = started.runs[0]
             self._fail = run.fail

@@ -8,7 +8,7 @@ from engine.protocol import pb
 from gateway.routing.choose import choose
 from gateway.workers.client import WorkerClient
 from gateway.workers.errors import GenerationFailed, Refused, WorkerError, WorkerUnavailable
-from gateway.workers.generation import Admitted, Delta, Event, Finished, Generation
+from gateway.workers.generation import Admitted, Delta, Event, Finished, Generation, tells_at_the_end
 from gateway.workers.model import Model
 from gateway.workers.registry import WorkerRegistry
 
@@ -61,6 +61,11 @@ class Routed:
         if not self._taken or self._generation is None:
             return 0
         return len(self._submit.token_ids) + self._generation.num_tokens
+
+    @property
+    def uncounted(self) -> bool:
+        """Whether a worker has generated what it would have told at an end that has not come."""
+        return self._taken and self._finished is None and tells_at_the_end(self._submit)
 
     async def next(self, seconds: float | None = None) -> Event | None:
         """Return the next event, None when `seconds` pass without one. Raises as `Generation.next`."""

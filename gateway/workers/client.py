@@ -19,7 +19,7 @@ import structlog
 
 from engine.protocol import pb, rpc
 from gateway.workers.errors import GenerationFailed, WorkerUnavailable
-from gateway.workers.generation import Generation
+from gateway.workers.generation import Generation, tells_at_the_end
 
 MAX_OUTBOX = 10_000  # commands waiting to be sent; more means that the worker has stopped reading
 DESCRIBE_SECONDS = 10.0
@@ -92,7 +92,7 @@ class WorkerClient:
             raise WorkerUnavailable("The model's worker doesn't keep up")
         self._last_stream += 1
         stream = submit.stream = self._last_stream
-        generation = Generation(lambda: self._cancel(stream))
+        generation = Generation(lambda: self._cancel(stream), submit.n or 1, whole=tells_at_the_end(submit))
         self._active[stream] = generation
         self._outbox.put_nowait(pb.Command(submit=submit))
         return generation

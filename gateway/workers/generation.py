@@ -1,34 +1,46 @@
 """One request as its reader sees it: a mailbox that the demultiplexer fills and never waits for."""
 
 import asyncio
+from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
+
+import msgspec
 
 from engine.protocol import pb
 from gateway.workers.errors import GenerationFailed, Refused, SlowConsumer
 
 MAX_UNREAD = 1 << 20  # characters of text that a slow reader may leave unread before its request is cancelled
+_GOOD_ENDS = (pb.FINISH_REASON_STOP, pb.FINISH_REASON_LENGTH)
 
 
-@dataclass(frozen=True, slots=True)
-class Admitted:
-    """The worker took the request; it may generate `max_tokens`."""
+class Admitted(msgspec.Struct, frozen=True):
+    """The worker took the request; each output may have `max_tokens`."""
 
     max_tokens: int
 
 
-@dataclass(frozen=True, slots=True)
-class Delta:
-    """More text: of one step, or of several where the reader was slower than the worker."""
+class Delta(msgspec.Struct, frozen=True):
+    """More text of an output: of one step, or of several where the reader was slower than the worker."""
 
     text: str
+    index: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Finished:
-    """The end. `text` is what had been held back; counts are in tokens."""
+class OutputFinished(msgspec.Struct, frozen=True):
+    """The end of one of several outputs. `text` is what had not been read or told before."""
+
+    reason: int  # FINISH_REASON_STOP or FINISH_REASON_LENGTH
+    text: str
+    index: int
+
+
+class Finished(msgspec.Struct, frozen=True):
+    """The end, and of a request with one output that output's own, with the text that had been held back.
+
+    Counts are in tokens, of the request: its prompt once, and all that was generated for it.
+    """
 
     reason: int  # FINISH_REASON_STOP or FINISH_REASON_LENGTH
     text: str
@@ -37,7 +49,12 @@ class Finished:
     completion_tokens: int
 
 
-Event = Admitted | Delta | Finished
+Event = Admitted | Delta | OutputFinished | Finished
+
+
+def tells_at_the_end(submit: pb.Submit) -> bool:
+    """Tell whether a worker keeps text and tokens of a request back until all its outputs have ended."""
+    return submit.best_of > max(submit.n, 1) or submit.HasField("beam_search")
 
 
 class Generation:
@@ -46,17 +63,37 @@ class Generation:
         async with client.submit(submit) as generation:
             async for event in generation: ...
 
-    Leaving the block before the end sends the worker a Cancel at once. Unread deltas are joined into one, so that the
-    mailbox is bounded by MAX_UNREAD and one step's message is never held up by a slow reader.
+    Leaving the block before the end sends the worker a Cancel at once. Unread deltas of an output are joined into one,
+    so that the mailbox is bounded by MAX_UNREAD and one step's message is never held up by a slow reader.
+
+    Args:
+        leave: tells the client to forget this request and the worker to cancel it.
+        num_outputs: how many outputs end before the request does; with one, its end is the request's.
+        whole: every output comes in one piece, when all have ended. No reader could be quicker, so none is too slow.
     """
 
-    __slots__ = ("_admitted", "_end", "_leave", "_text", "_unread", "_waiter", "num_tokens", "over")
+    __slots__ = (
+        "_admitted",
+        "_end",
+        "_ended",
+        "_leave",
+        "_limit",
+        "_num_unread",
+        "_ready",
+        "_texts",
+        "_waiter",
+        "num_tokens",
+        "over",
+    )
 
-    def __init__(self, leave: Callable[[], None]) -> None:
-        self._leave = leave  # tells the client to forget this request and the worker to cancel it
+    def __init__(self, leave: Callable[[], None], num_outputs: int = 1, *, whole: bool = False) -> None:
+        self._leave = leave
+        self._limit = None if whole else MAX_UNREAD
         self._admitted: Admitted | None = None
-        self._text: list[str] = []
-        self._unread = 0
+        self._texts: list[list[str]] = [[] for _ in range(num_outputs)]  # unread, of each output
+        self._ended: dict[int, int] = {}  # reasons, of several outputs those that have ended
+        self._ready: deque[int] = deque()  # outputs with something unread, in the order in which it came
+        self._num_unread = 0
         self._end: Finished | Exception | None = None
         self._waiter: asyncio.Future[None] | None = None
         self.num_tokens = 0  # generated so far, as the worker told
@@ -92,11 +129,8 @@ class Generation:
         if self._admitted is not None:
             event, self._admitted = self._admitted, None
             return event
-        if self._text:
-            text = "".join(self._text)
-            self._text.clear()
-            self._unread = 0
-            return Delta(text)
+        if self._ready:
+            return self._read(self._ready.popleft())
         if isinstance(self._end, Exception):
             raise self._end
         end, self._end = self._end, None
@@ -119,30 +153,63 @@ class Generation:
         """Take one event of the worker's. Called by the demultiplexer alone."""
         kind = event.WhichOneof("kind")
         if kind == "delta":
-            self.num_tokens += len(event.delta.token_ids)
-            self._append(event.delta.text)
+            delta = event.delta
+            self.num_tokens += len(delta.token_ids)
+            if delta.text:
+                self._append(event.index, delta.text)
             return
-        if kind == "admitted":
+        if kind == "output_finished":
+            self._end_output(event.index, event.output_finished)
+        elif kind == "admitted":
             self._admitted = Admitted(event.admitted.max_tokens)
         elif kind == "finished":
             self.over = True
-            self._end = _end_of(event.finished)
+            self._end = self._end_of(event.finished)
         elif kind == "refused":
             self.over = True
             self._end = Refused(event.refused.code, event.refused.message, event.refused.field)
         self._wake()
 
-    def _append(self, text: str) -> None:
-        if not text:
+    def _append(self, index: int, text: str) -> None:
+        if index >= len(self._texts) or index in self._ended:
+            self.fail(GenerationFailed(f"the worker sent text of output {index}, which is not awaited"))
             return
-        self._text.append(text)
-        self._unread += len(text)
-        if self._unread > MAX_UNREAD:
-            self.fail(SlowConsumer(f"{MAX_UNREAD} characters were generated and not read: the request was cancelled"))
+        pieces = self._texts[index]
+        if not pieces:
+            self._ready.append(index)
+        pieces.append(text)
+        self._num_unread += len(text)
+        if self._limit is not None and self._num_unread > self._limit:
+            self.fail(SlowConsumer(f"{self._limit} characters were generated and not read: the request was cancelled"))
         self._wake()
 
+    def _end_output(self, index: int, end: pb.OutputFinished) -> None:
+        if end.reason not in _GOOD_ENDS:
+            self.fail(GenerationFailed("the worker cancelled an output of the request"))
+            return
+        self._append(index, end.text)
+        self._ended[index] = end.reason
+
+    def _read(self, index: int) -> Delta | OutputFinished:
+        pieces = self._texts[index]
+        text = pieces[0] if len(pieces) == 1 else "".join(pieces)
+        pieces.clear()
+        self._num_unread -= len(text)
+        reason = self._ended.get(index)
+        return Delta(text, index) if reason is None else OutputFinished(reason, text, index)
+
+    def _end_of(self, finished: pb.Finished) -> Finished | GenerationFailed:
+        if finished.reason not in _GOOD_ENDS:
+            return GenerationFailed(finished.detail or "the worker cancelled the request")
+        if len(self._texts) > 1 and len(self._ended) < len(self._texts):
+            return GenerationFailed(f"the worker gave {len(self._ended)} of {len(self._texts)} outputs")
+        usage = finished.usage
+        return Finished(
+            finished.reason, finished.text, usage.prompt_tokens, usage.cached_tokens, usage.completion_tokens
+        )
+
     def _pending(self) -> bool:
-        return self._admitted is not None or bool(self._text) or self._end is not None
+        return self._admitted is not None or bool(self._ready) or self._end is not None
 
     def _wake(self) -> None:
         if self._waiter is not None and not self._waiter.done():
@@ -160,10 +227,3 @@ class Generation:
             self._waiter = None
             if timer is not None:
                 timer.cancel()
-
-
-def _end_of(finished: pb.Finished) -> Finished | GenerationFailed:
-    if finished.reason not in (pb.FINISH_REASON_STOP, pb.FINISH_REASON_LENGTH):
-        return GenerationFailed(finished.detail or "the worker cancelled the request")
-    usage = finished.usage
-    return Finished(finished.reason, finished.text, usage.prompt_tokens, usage.cached_tokens, usage.completion_tokens)

@@ -60,7 +60,6 @@ def test_batch_of_prompts(stack: Stack, tenant: TenantInTest, stream: bool) -> N
         {"prompt": ["a"] * 200},
         {"prompt": "a", "echo": True},
         {"prompt": "a", "logprobs": 1},
-        {"prompt": "a", "best_of": 2},
         {"prompt": "a", "suffix": "b"},
     ],
 )

@@ -37,7 +37,10 @@ def error_of(response: httpx.Response) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("field", "value"),
     [
-        ("n", 2),
+        ("n", 0),
+        ("n", 10**9),
+        ("n", "2"),
+        ("n", 1.5),
         ("logprobs", True),
         ("top_logprobs", 3),
         ("tools", [{"type": "function", "function": {"name": "f"}}]),
@@ -233,13 +236,35 @@ def test_policy_limits_are_named(stack: Stack) -> None:
     assert memory.value.code == "kv_limit_exceeded"
 
 
+@pytest.mark.parametrize("field", ["max_tokens", "max_completion_tokens"])
+def test_output_above_the_policy_is_refused(stack: Stack, field: str) -> None:
+    """More output than the policy allows is a 400 that names the field and the limit, and is not cut in silence."""
+    client = stack.openai(stack.tenant(max_output=8).key())
+    with pytest.raises(openai.BadRequestError, match="at most 8") as caught:
+        client.chat.completions.create(model="tiny", messages=HELLO, **{field: 9})
+    assert (caught.value.param, caught.value.code) == (field, "max_output_exceeded")
+    answer = client.chat.completions.create(model="tiny", messages=HELLO, **{field: 8}, extra_body={"ignore_eos": True})
+    assert answer.usage.completion_tokens == 8
+
+
+@pytest.mark.parametrize("path", [CHAT, "/v1/completions"])
+def test_output_without_a_number_is_what_the_policy_allows(stack: Stack, path: str) -> None:
+    """A client that names no number gets as much as is allowed and `length`, also where that is under the default."""
+    body = {"model": "tiny", "messages": HELLO} if path == CHAT else {"model": "tiny", "prompt": "hello"}
+    with stack.http(stack.tenant(max_output=8).key()) as client:
+        answer = client.post(path, json=body | {"ignore_eos": True}).json()
+    assert answer["usage"]["completion_tokens"] == 8
+    assert answer["choices"][0]["finish_reason"] == "length"
+
+
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(max_size=20),
     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=10), inner, max_size=4),
     max_leaves=8,
 )
 SHARED = ["model", "messages", "prompt", "stop", "stream", "stream_options", "temperature", "top_p", "top_k", "seed"]
-FIELDS = st.sampled_from([*SHARED, "max_tokens", "max_completion_tokens", "n", "tools", "metadata", "user"])
+SEVERAL = ["n", "best_of", "use_beam_search", "beam_width", "length_penalty", "early_stopping"]
+FIELDS = st.sampled_from([*SHARED, *SEVERAL, "max_tokens", "max_completion_tokens", "tools", "metadata", "user"])
 
 
 @settings(

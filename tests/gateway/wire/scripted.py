@@ -114,9 +114,15 @@ def admitted(stream: int, most: int = 10) -> pb.Event:
     return pb.Event(stream=stream, admitted=pb.Admitted(max_tokens=most))
 
 
-def delta(stream: int, text: str, num_tokens: int = 1) -> pb.Event:
+def delta(stream: int, text: str, num_tokens: int = 1, index: int = 0) -> pb.Event:
     """Return a `delta` event."""
-    return pb.Event(stream=stream, delta=pb.Delta(token_ids=[1] * num_tokens, text=text))
+    return pb.Event(stream=stream, index=index, delta=pb.Delta(token_ids=[1] * num_tokens, text=text))
+
+
+def output_finished(stream: int, index: int, text: str = "", reason: int = pb.FINISH_REASON_STOP) -> pb.Event:
+    """Return an `output_finished` event."""
+    end = pb.OutputFinished(reason=reason, text=text)  # type: ignore[arg-type]
+    return pb.Event(stream=stream, index=index, output_finished=end)
 
 
 def finished(stream: int, reason: int = pb.FINISH_REASON_STOP, text: str = "") -> pb.Event:

@@ -1,0 +1,136 @@
+"""What both completion surfaces take: how to sample, how many outputs, and the rules that types don't hold."""
+
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
+
+from gateway.api.errors import BadRequest
+
+MAX_STOPS = 4
+MAX_STOP_CHARACTERS = 256
+MAX_SESSION_BYTES = 256  # of the worker protocol, UTF-8
+MAX_OUTPUTS = 128  # of one prompt, as the worker has it
+MAX_BEAMS = 64
+MAX_LENGTH_PENALTY = 16.0  # a length to this power is still a number
+MAX_UINT32 = 2**32 - 1
+
+TokenCount = Annotated[int, Meta(ge=1, le=2**31 - 1)]
+TokenId = Annotated[int, Meta(ge=0, le=MAX_UINT32)]
+
+
+class StreamOptions(msgspec.Struct, forbid_unknown_fields=True):
+    """How a stream is told. `include_obfuscation` pads nothing here and changes nothing."""
+
+    include_usage: bool | None = None
+    include_obfuscation: bool | None = None
+
+
+class Sampling(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    """What both surfaces share. `top_k`, `stop_token_ids`, `ignore_eos` and `session_id` are extensions."""
+
+    model: str
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    max_tokens: TokenCount | None = None
+    temperature: Annotated[float, Meta(ge=0, le=2)] | None = None
+    top_p: Annotated[float, Meta(gt=0, le=1)] | None = None
+    top_k: Annotated[int, Meta(ge=0, le=MAX_UINT32)] | None = None
+    seed: Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)] | None = None
+    stop: str | list[str] | None = None
+    stop_token_ids: Annotated[list[TokenId], Meta(max_length=64)] | None = None
+    ignore_eos: bool | None = None
+    session_id: str | None = None
+    prompt_cache_key: str | None = None
+    user: str | None = None
+    safety_identifier: str | None = None
+    metadata: dict[str, str] | None = None
+
+    @property
+    def session(self) -> str:
+        """The session that the request belongs to, or an empty string."""
+        return self.session_id or self.prompt_cache_key or ""
+
+    @property
+    def stops(self) -> list[str]:
+        """The stop strings."""
+        return [self.stop] if isinstance(self.stop, str) else self.stop or []
+
+    @property
+    def include_usage(self) -> bool:
+        """Whether the stream ends with a chunk of usage."""
+        return self.stream_options is not None and bool(self.stream_options.include_usage)
+
+    def check(self) -> None:
+        """Raise BadRequest where a rule is broken that the types don't hold."""
+        stops = self.stops
+        if len(stops) > MAX_STOPS:
+            raise BadRequest(f"`stop` has {len(stops)} entries: send at most {MAX_STOPS}", param="stop")
+        if any(not 0 < len(stop) <= MAX_STOP_CHARACTERS for stop in stops):
+            raise BadRequest(f"`stop` takes texts of 1 to {MAX_STOP_CHARACTERS} characters", param="stop")
+        for name in ("session_id", "prompt_cache_key"):
+            if len((getattr(self, name) or "").encode()) > MAX_SESSION_BYTES:
+                raise BadRequest(f"`{name}` is over {MAX_SESSION_BYTES} bytes: send a shorter one", param=name)
+        if self.stream_options is not None and not self.stream:
+            raise BadRequest("`stream_options` is only allowed when `stream` is true", param="stream_options")
+
+
+class Generating(Sampling, forbid_unknown_fields=True, kw_only=True):
+    """What both HTTP surfaces share: how many outputs of a prompt. All but `n` are extensions.
+
+    With `use_beam_search` a search over `beam_width` continuations finds the outputs, and nothing is sampled.
+    """
+
+    n: Annotated[int, Meta(ge=1, le=MAX_OUTPUTS)] | None = None
+    use_beam_search: bool | None = None
+    beam_width: Annotated[int, Meta(ge=2, le=MAX_BEAMS)] | None = None
+    length_penalty: Annotated[float, Meta(ge=-MAX_LENGTH_PENALTY, le=MAX_LENGTH_PENALTY)] | None = None
+    early_stopping: bool | None = None
+
+    @property
+    def num_outputs(self) -> int:
+        """Outputs that come back of one prompt."""
+        return self.n or 1
+
+    @property
+    def num_candidates(self) -> int:
+        """Outputs that are generated at once for one prompt; those that don't come back cost tokens too."""
+        return max(self.num_outputs, self.num_beams)
+
+    @property
+    def num_beams(self) -> int:
+        """Width of the beam search, 0: none. Where only `n` is given it is the width, but one beam is no search."""
+        return (self.beam_width or max(self.num_outputs, 2)) if self.use_beam_search else 0
+
+    def check(self) -> None:
+        """Raise BadRequest where a rule is broken that the types don't hold."""
+        super().check()
+        if self.use_beam_search:
+            self._check_beams()
+            return
+        for name, off in (("beam_width", None), ("length_penalty", 1.0), ("early_stopping", False)):
+            if getattr(self, name) not in (None, off):
+                raise BadRequest(
+                    f"`{name}` belongs to beam search: set `use_beam_search` to true, or leave it out", param=name
+                )
+
+    def _check_beams(self) -> None:
+        """Refuse what a beam search, which samples nothing and compares whole token sequences, would have to ignore."""
+        unfit = {
+            "temperature": self.temperature not in (None, 0, 1),
+            "top_p": self.top_p not in (None, 1),
+            "top_k": bool(self.top_k),
+            "seed": self.seed is not None,
+            "stop": bool(self.stops),
+        }
+        for name, given in unfit.items():
+            if given:
+                raise BadRequest(f"`{name}` can't be combined with `use_beam_search`: leave it out", param=name)
+        if self.num_outputs > MAX_BEAMS:
+            raise BadRequest(f"`n` is {self.n}: a beam search gives at most {MAX_BEAMS} outputs", param="n")
+        if self.num_beams < self.num_outputs:
+            raise BadRequest(
+                f"`beam_width` is {self.beam_width} and `n` {self.n}: a search gives at most as many outputs as it has "
+                "beams, raise `beam_width`",
+                param="beam_width",
+            )
