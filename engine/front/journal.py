@@ -6,10 +6,11 @@ lost and nothing is reported before it is stored.
 """
 
 import asyncio
+import os
 import queue
 import sqlite3
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -45,7 +46,10 @@ class _Operation:
 
 
 class Journal:
-    """Usage records until they are acked, and small state such as the last policy. Owned by one process."""
+    """Usage records until they are acked, and small state such as the last policy. Owned by one process.
+
+    The file is its user's alone, whatever the folder allows: the policy holds secrets.
+    """
 
     def __init__(self, path: Path) -> None:
         """Open or create the file.
@@ -60,11 +64,12 @@ class Journal:
         self._closing = threading.Event()
         self.failure = ""  # why commits fail at the moment; empty: they work
         try:
+            _make_private(path)
             self._db = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
             self._db.execute("PRAGMA journal_mode=WAL")
             self._db.execute("PRAGMA synchronous=FULL")
             self._db.executescript(_SCHEMA)
-        except sqlite3.Error as error:
+        except (sqlite3.Error, OSError) as error:
             raise EngineError(f"the usage journal {path} cannot be opened: {error}") from error
 
     def start(self) -> None:
@@ -100,9 +105,10 @@ class Journal:
         """Store one usage record; the future gives False when the journal has that id already."""
         return self._submit(lambda db: db.execute(_INSERT, (request_id, record)).rowcount > 0)
 
-    def save(self, name: str, value: bytes) -> "asyncio.Future[object]":
-        """Replace the state under `name`."""
-        return self._submit(lambda db: db.execute("INSERT OR REPLACE INTO state VALUES (?, ?)", (name, value)).rowcount)
+    def save(self, values: Mapping[str, bytes]) -> "asyncio.Future[object]":
+        """Replace the states of these names, all of them or none."""
+        query = "INSERT OR REPLACE INTO state VALUES (?, ?)"
+        return self._submit(lambda db: db.executemany(query, values.items()).rowcount)
 
     def ack(self, up_to: int) -> "asyncio.Future[object]":
         """Forget every record with a sequence <= `up_to`."""
@@ -170,6 +176,15 @@ class Journal:
             log.info("journal_writable_again", path=str(self._path))
             self.failure = ""
         return results
+
+
+def _make_private(path: Path) -> None:
+    """Create the file for its user alone; SQLite gives the files beside it the same mode."""
+    os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
+    for suffix in ("", "-wal", "-shm"):  # of an earlier version that was less careful
+        file = path.with_name(path.name + suffix)
+        if file.exists():
+            file.chmod(0o600)
 
 
 def _resolve(operations: Sequence[_Operation], results: Sequence[object]) -> None:

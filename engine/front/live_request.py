@@ -8,12 +8,11 @@ from engine import ipc
 from engine.front.connection import Stream
 from engine.front.meter import Metered
 from engine.front.outputs import Outputs
-from engine.front.policies import PRIORITY
+from engine.front.policies import NAMESPACE_BYTES, PRIORITY
 from engine.front.table import Counters, Identity
 from engine.protocol import pb
 from engine.request import Priority
 
-NAMESPACE_BYTES = 32
 _ID_MAX_BYTES = {"request_id": 128, "tenant": 128, "project": 128, "key": 128, "session": 256}
 _MAX_STOPS = 64
 _MAX_STOP_CHARACTERS = 4096

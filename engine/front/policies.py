@@ -1,12 +1,20 @@
-"""The policy that this worker was given last: the merge of snapshots and deltas, and what the core has taken up."""
+"""The policy that this worker was given last: the merge of snapshots and deltas, and what the core has taken up.
+
+What is saved of it holds the namespaces of share groups, which are secrets.
+"""
 
 import math
 from collections.abc import Iterable
+
+import structlog
 
 from engine import ipc
 from engine.errors import ProtocolError
 from engine.protocol import pb
 from engine.request import Priority
+
+POLICY, SHARE_GROUPS = "policy", "share_groups"  # names of the parts that are saved
+NAMESPACE_BYTES = 32
 
 PRIORITY = {
     pb.PRIORITY_STANDARD: Priority.STANDARD,
@@ -14,22 +22,38 @@ PRIORITY = {
     pb.PRIORITY_BATCH: Priority.BATCH,
 }
 
+log = structlog.get_logger(part="policies")
+
 
 class PolicyBook:
-    """Every tenant's grant, ordered by `(version, epoch)`. A new core gets it whole."""
+    """The grants of every tenant and share group, ordered by `(version, epoch)`. A new core gets them whole."""
 
-    def __init__(self, saved: bytes | None = None) -> None:
-        """Start empty, or from the serialised `snapshot` of an earlier process."""
+    def __init__(self, policy: bytes | None = None, share_groups: bytes | None = None) -> None:
+        """Start empty, or from the parts that an earlier process has saved."""
         self._order = (-1, -1)
         self._tenants: dict[str, pb.TenantPolicy] = {}
+        self._share_groups: dict[str, pb.ShareGroup] = {}
+        self._groups_saved = True
+        self._vocab_size: int | None = None  # until the model is known
         self.applied = pb.Applied()  # what the core confirmed last
-        if saved is not None:
-            self.take(pb.PolicyPush.FromString(saved))
+        if policy is not None:
+            self._merge(pb.PolicyPush.FromString(policy))
+        if share_groups is not None:
+            groups = pb.PolicyPush.FromString(share_groups).share_groups
+            self._share_groups = {group.name: group for group in groups}
 
     @property
     def tenants(self) -> Iterable[pb.TenantPolicy]:
-        """The grants."""
+        """The grants of tenants."""
         return self._tenants.values()
+
+    @property
+    def share_groups(self) -> Iterable[pb.ShareGroup]:
+        """The grants of share groups, without what is secret or long."""
+        return [
+            pb.ShareGroup(name=group.name, kv_soft_bytes=group.kv_soft_bytes, kv_hard_bytes=group.kv_hard_bytes)
+            for group in self._share_groups.values()
+        ]
 
     @property
     def received(self) -> bool:
@@ -41,29 +65,67 @@ class PolicyBook:
         """Version and epoch of the newest push."""
         return self._order
 
+    def serve_model(self, vocab_size: int) -> None:
+        """Refuse prefixes that are not of this model from now on, and drop those that were saved for another one."""
+        self._vocab_size = vocab_size
+        for group in self._share_groups.values():
+            usable = [prefix for prefix in group.prefixes if max(prefix.token_ids, default=0) < vocab_size]
+            if len(usable) < len(group.prefixes):
+                log.warning("prefixes_of_another_model", share_group=group.name, kept=len(usable))
+                del group.prefixes[:]
+                group.prefixes.extend(usable)
+
     def take(self, push: pb.PolicyPush) -> bool:
         """Merge a push. Return False, and change nothing, when it is not newer than what is here.
 
         Raises:
-            ProtocolError: a tenant of it cannot be served: a core would ignore the push as a whole.
+            ProtocolError: a tenant or a group of it cannot be served: a core would ignore the push as a whole.
         """
         for tenant in push.tenants:
             _check(tenant)
+        for group in push.share_groups:
+            _check_group(group, self._vocab_size)
         if (push.version, push.epoch) <= self._order:
             return False
-        if push.snapshot:
-            self._tenants.clear()
-        for removed in push.removed_tenants:
-            self._tenants.pop(removed, None)
-        for tenant in push.tenants:
-            self._tenants[tenant.tenant] = tenant
-        self._order = (push.version, push.epoch)
+        self._merge(push)
         return True
 
     def snapshot(self) -> pb.PolicyPush:
         """Return everything as one push; call it once there is a policy."""
+        push = self._tenants_alone()
+        push.share_groups.extend(self._share_groups.values())
+        return push
+
+    def unsaved(self) -> dict[str, bytes]:
+        """Return the parts that have changed since the last call, to be saved at once.
+
+        Grants of tenants move with demand, and groups, whose prefixes may be long, are not to be written each time.
+        """
+        parts = {POLICY: self._tenants_alone()}
+        if not self._groups_saved:
+            parts[SHARE_GROUPS] = pb.PolicyPush(share_groups=self._share_groups.values())
+            self._groups_saved = True
+        return {name: part.SerializeToString() for name, part in parts.items()}
+
+    def _tenants_alone(self) -> pb.PolicyPush:
         version, epoch = self._order
         return pb.PolicyPush(version=version, epoch=epoch, snapshot=True, tenants=self._tenants.values())
+
+    def _merge(self, push: pb.PolicyPush) -> None:
+        if push.snapshot:
+            self._tenants.clear()
+            self._share_groups.clear()
+        for removed in push.removed_tenants:
+            self._tenants.pop(removed, None)
+        for removed in push.removed_share_groups:
+            self._share_groups.pop(removed, None)
+        for tenant in push.tenants:
+            self._tenants[tenant.tenant] = tenant
+        for group in push.share_groups:
+            self._share_groups[group.name] = group
+        if push.snapshot or push.share_groups or push.removed_share_groups:
+            self._groups_saved = False
+        self._order = (push.version, push.epoch)
 
 
 def policy_frame(push: pb.PolicyPush) -> ipc.PolicyFrame:
@@ -74,6 +136,8 @@ def policy_frame(push: pb.PolicyPush) -> ipc.PolicyFrame:
         snapshot=push.snapshot,
         tenants=[_tenant(tenant) for tenant in push.tenants],
         removed=list(push.removed_tenants),
+        share_groups=[_share_group(group) for group in push.share_groups],
+        removed_share_groups=list(push.removed_share_groups),
     )
 
 
@@ -82,6 +146,26 @@ def _check(policy: pb.TenantPolicy) -> None:
         raise ProtocolError("a policy names no tenant")
     if not (math.isfinite(policy.weight) and policy.weight > 0):
         raise ProtocolError(f"weight {policy.weight} of tenant {policy.tenant} must be above 0")
+
+
+def _check_group(group: pb.ShareGroup, vocab_size: int | None) -> None:
+    if not group.name:
+        raise ProtocolError("a share group has no name")
+    if len(group.namespace) != NAMESPACE_BYTES:
+        raise ProtocolError(
+            f"the namespace of share group {group.name} has {len(group.namespace)} bytes instead of {NAMESPACE_BYTES}"
+        )
+    if group.kv_soft_bytes > group.kv_hard_bytes:
+        raise ProtocolError(
+            f"share group {group.name} has a soft limit of {group.kv_soft_bytes} bytes above its hard limit of"
+            f" {group.kv_hard_bytes}"
+        )
+    for prefix in group.prefixes:
+        if vocab_size is not None and max(prefix.token_ids, default=0) >= vocab_size:
+            raise ProtocolError(
+                f"prefix {prefix.id} of share group {group.name} has a token id >= {vocab_size}, the size of this"
+                " model's vocabulary"
+            )
 
 
 def _tenant(policy: pb.TenantPolicy) -> ipc.PolicyTenant:
@@ -95,4 +179,15 @@ def _tenant(policy: pb.TenantPolicy) -> ipc.PolicyTenant:
         max_context_tokens=policy.max_context_tokens,
         max_output_tokens=policy.max_output_tokens,
         priority=PRIORITY.get(policy.priority, Priority.STANDARD),
+        share_groups=list(policy.share_groups),
+    )
+
+
+def _share_group(group: pb.ShareGroup) -> ipc.PolicyShareGroup:
+    return ipc.PolicyShareGroup(
+        name=group.name,
+        namespace=group.namespace,
+        kv_soft_bytes=group.kv_soft_bytes,
+        kv_hard_bytes=group.kv_hard_bytes,
+        prefixes=[list(prefix.token_ids) for prefix in group.prefixes],
     )

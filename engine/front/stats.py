@@ -15,6 +15,7 @@ class StatsBook:
     def __init__(self) -> None:
         self._frames: deque[ipc.StatsFrame] = deque(maxlen=_WINDOW_FRAMES)
         self._peaks: dict[str, int] = {}
+        self._group_peaks: dict[str, int] = {}
         self._preemptions_of_old_cores = 0
 
     def add(self, frame: ipc.StatsFrame) -> None:
@@ -22,6 +23,8 @@ class StatsBook:
         self._frames.append(frame)
         for use in frame.tenants:
             self._peaks[use.tenant] = max(self._peaks.get(use.tenant, 0), use.kv_peak_bytes)
+        for group in frame.share_groups:
+            self._group_peaks[group.name] = max(self._group_peaks.get(group.name, 0), group.kv_peak_bytes)
 
     def core_lost(self) -> None:
         """Forget the core's use; what counts since the worker's start stays."""
@@ -58,6 +61,7 @@ class StatsBook:
             applied_version=applied_version,
             core_ready=core_ready,
             num_preemptions=self._preemptions_of_old_cores + last.num_preemptions,
+            share_groups=self._share_groups(last),
         )
 
     def _tenants(self, first: ipc.StatsFrame, last: ipc.StatsFrame) -> list[pb.TenantStats]:
@@ -75,6 +79,20 @@ class StatsBook:
                 kv_cached_bytes=use.kv_cached_bytes,
             )
             for use in last.tenants
+        ]
+
+    def _share_groups(self, last: ipc.StatsFrame) -> list[pb.ShareGroupStats]:
+        peaks, self._group_peaks = self._group_peaks, {}
+        return [
+            pb.ShareGroupStats(
+                name=use.name,
+                kv_bytes=use.kv_bytes,
+                kv_peak_bytes=max(use.kv_peak_bytes, peaks.get(use.name, 0)),
+                kv_cached_bytes=use.kv_cached_bytes,
+                num_prefixes=use.num_prefixes,
+                prefix_tokens=use.prefix_tokens,
+            )
+            for use in last.share_groups
         ]
 
 

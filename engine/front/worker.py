@@ -22,14 +22,13 @@ from engine.front.core_process import CORE_COMMAND, CoreProcess
 from engine.front.dispatch import Dispatcher
 from engine.front.journal import Journal
 from engine.front.meter import Meter
-from engine.front.policies import PolicyBook, policy_frame
+from engine.front.policies import POLICY, SHARE_GROUPS, PolicyBook, policy_frame
 from engine.front.server import EngineService, Server
 from engine.front.state import StateLock
 from engine.front.stats import StatsBook
 from engine.model.folder import ModelFolder, resolve_model
 from engine.protocol import pb
 
-_POLICY = "policy"  # name of the saved snapshot in the journal
 _STATS_SECONDS = 0.25
 _COMMIT_SECONDS = 2.0  # for the last usage records at the end
 _GRACE_SECONDS = 1.0  # for clients to read the last events
@@ -60,7 +59,7 @@ class Worker:
         self._lock = StateLock(config.state_dir)
         self._journal = Journal(config.state_dir / "journal.sqlite3")
         self._meter = Meter(config.state_dir, self._journal)
-        self._book = PolicyBook(self._journal.load(_POLICY))
+        self._book = PolicyBook(self._journal.load(POLICY), self._journal.load(SHARE_GROUPS))
         self._stats = StatsBook()
         self._core = CoreProcess(config, zmq.asyncio.Context(), core_command)
         self._dispatcher = Dispatcher(self._meter, config.worker_id, self._core.send)
@@ -141,6 +140,7 @@ class Worker:
             kv_bytes=shape.num_blocks * shape.block_bytes if shape else self._config.kv_bytes,
             block_bytes=shape.block_bytes if shape else 0,
             grants=self._book.tenants,
+            share_groups=self._book.share_groups,
         )
 
     def stats(self) -> pb.Stats:
@@ -155,7 +155,7 @@ class Worker:
         """Merge a push, save the whole and hand the push to the core; an older one is only acked."""
         if not self._book.take(push):
             return self._book.applied
-        self._journal.save(_POLICY, self._book.snapshot().SerializeToString())
+        self._journal.save(self._book.unsaved())
         self._core.send(policy_frame(push))
         self._update()
         return None
@@ -200,6 +200,7 @@ class Worker:
         folder = await asyncio.to_thread(resolve_model, self._config)
         tokenizer = await asyncio.to_thread(Tokenizer.from_buffer, folder.tokenizer_json)
         self._folder = folder
+        self._book.serve_model(folder.vocab_size)
         self._dispatcher.serve_model(folder, tokenizer)
         log.info("model_read", model=folder.name, digest=folder.digest)
         self._update()
