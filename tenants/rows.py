@@ -97,6 +97,11 @@ def shared_prefix_view(row: SharedPrefix) -> SharedPrefixView:
     )
 
 
+def anonymous(view: SharedPrefixView) -> SharedPrefixView:
+    """Return a prefix as members other than its own see it: they share what it says, not who the others are."""
+    return msgspec.structs.replace(view, tenant_id="", tenant_slug="", created_by="")
+
+
 def key_grant(row: ApiKey) -> KeyGrant:
     """Return what a usable key may do; expects `tenant` and `tenant.policy` to be loaded."""
     return KeyGrant(

@@ -190,10 +190,16 @@ def share_group(name: str) -> ShareGroupView | None:
     return rows.share_group_view(row) if row else None
 
 
-def shared_prefixes(group: str) -> list[SharedPrefixView]:
-    """Return the prefixes that are registered for a group, by name, with their contents."""
+def shared_prefixes(group: str, seen_by: uuid.UUID | str = "") -> list[SharedPrefixView]:
+    """Return the prefixes that are registered for a group, by name, with their contents.
+
+    Args:
+        group: the group's name.
+        seen_by: the member tenant whose people look: who else registered what is left empty; empty: an operator looks.
+    """
     query = SharedPrefix.objects.for_group(group).select_related("registered_by").order_by("name")
-    return [rows.shared_prefix_view(row) for row in query]
+    views = [rows.shared_prefix_view(row) for row in query]
+    return [view if view.tenant_id == str(seen_by) or not seen_by else rows.anonymous(view) for view in views]
 
 
 def share_group_policies(since_version: int = 0) -> list[ShareGroupPolicy]:

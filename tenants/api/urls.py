@@ -4,7 +4,17 @@ from django.urls import URLPattern, URLResolver, include, path, re_path
 from drf_spectacular.views import SpectacularAPIView, SpectacularSwaggerView
 
 from tenants.api.errors import not_found
-from tenants.api.views import keys, management_keys, members, policy, projects, records, tenants
+from tenants.api.views import (
+    keys,
+    management_keys,
+    members,
+    policy,
+    prefixes,
+    projects,
+    records,
+    share_groups,
+    tenants,
+)
 
 of_tenant: list[URLPattern | URLResolver] = [
     path("", tenants.TenantDetail.as_view()),
@@ -15,6 +25,8 @@ of_tenant: list[URLPattern | URLResolver] = [
     path("management-keys/<slug:key_id>/", management_keys.ManagementKeyDetail.as_view()),
     path("management-keys/<slug:key_id>/rotate/", management_keys.ManagementKeyRotation.as_view()),
     path("policy/", policy.PolicyDetail.as_view()),
+    path("prefixes/", prefixes.TenantPrefixList.as_view()),
+    path("prefixes/<uuid:prefix_id>/", prefixes.TenantPrefixDetail.as_view()),
     path("projects/", projects.ProjectList.as_view()),
     path("projects/<uuid:project_id>/", projects.ProjectDetail.as_view()),
     path("members/", members.MemberList.as_view()),
@@ -25,6 +37,10 @@ of_tenant: list[URLPattern | URLResolver] = [
 v1: list[URLPattern | URLResolver] = [
     path("tenants/", tenants.TenantList.as_view()),
     path("tenants/<slug:slug>/", include(of_tenant)),
+    path("share-groups/", share_groups.ShareGroupList.as_view()),
+    path("share-groups/<slug:name>/", share_groups.ShareGroupDetail.as_view()),
+    path("share-groups/<slug:name>/prefixes/", prefixes.PrefixList.as_view()),
+    path("share-groups/<slug:name>/prefixes/<uuid:prefix_id>/", prefixes.PrefixDetail.as_view()),
     path("policy-versions/<int:version>/acks/", policy.PolicyVersionAcks.as_view()),
     path("usage/", records.UsageList.as_view()),
     path("audit/", records.Audit.as_view()),

@@ -1,5 +1,6 @@
 """What all serializers share."""
 
+from collections.abc import Collection, Mapping
 from datetime import datetime
 from typing import Any
 
@@ -14,11 +15,18 @@ class Strict(serializers.Serializer[Any]):
     def to_internal_value(self, data: Any) -> Any:
         """Validate `data`."""
         if isinstance(data, dict):
-            known = {name for name, field in self.fields.items() if not field.read_only}
-            unknown = sorted(set(data) - known)
-            if unknown:
-                raise serializers.ValidationError({unknown[0]: [UNKNOWN_FIELD]})
+            refuse_unknown(data, {name for name, field in self.fields.items() if not field.read_only})
         return super().to_internal_value(data)
+
+
+class Unchecked(serializers.Serializer[Any]):
+    """A request body that the schema describes and `tenants.rules` check, strictly and in one place."""
+
+    def to_internal_value(self, data: Any) -> dict[str, object]:
+        """Return `data` as it came, once it is an object."""
+        if not isinstance(data, dict):
+            raise serializers.ValidationError({"non_field_errors": ["Write an object of the fields."]})
+        return data
 
 
 class Answer(serializers.Serializer[Any]):
@@ -56,6 +64,21 @@ class Moment(serializers.DateTimeField):
             return super().to_internal_value(value)
         except OverflowError as error:
             raise serializers.ValidationError("This time is out of range.") from error
+
+
+def pop_flag(body: dict[str, Any], name: str) -> bool:
+    """Take a flag out of an unchecked body; false where it is not there."""
+    value = body.pop(name, False)
+    if not isinstance(value, bool):
+        raise serializers.ValidationError({name: "Write true or false."})
+    return value
+
+
+def refuse_unknown(body: Mapping[str, Any], known: Collection[str]) -> None:
+    """Refuse a body with a field that is not known, so that a typing mistake never passes for a setting."""
+    unknown = sorted(set(body) - set(known))
+    if unknown:
+        raise serializers.ValidationError({unknown[0]: [UNKNOWN_FIELD]})
 
 
 def page_of(answer: type[Answer], name: str) -> type[Answer]:

@@ -1,15 +1,16 @@
 """Policy and acks."""
 
-from typing import Any
+import uuid
 
 from rest_framework import serializers
 
-from tenants.api.serializers.base import Answer
+from tenants.api.serializers.base import Answer, Unchecked
+from tenants.contracts import PolicyAcks
 from tenants.models.policy import Priority
 
 
-class PolicyFields(serializers.Serializer[Any]):
-    """The fields of a policy, for the schema; `tenants.rules.policy` checks them, strictly and in one place."""
+class PolicyFields(Unchecked):
+    """The fields of a policy; `tenants.rules.policy` checks them."""
 
     weight = serializers.FloatField(required=False, help_text="share of service when tenants compete")
     kv_soft_bytes = serializers.IntegerField(required=False, help_text="guaranteed device KV")
@@ -22,11 +23,9 @@ class PolicyFields(serializers.Serializer[Any]):
     max_output = serializers.IntegerField(required=False, help_text="tokens")
     priority = serializers.ChoiceField(choices=Priority.choices, required=False)
 
-    def to_internal_value(self, data: Any) -> dict[str, object]:
-        """Return `data` as it came, once it is an object."""
-        if not isinstance(data, dict):
-            raise serializers.ValidationError({"non_field_errors": ["Write an object of policy fields."]})
-        return data
+    share_group = serializers.CharField(
+        required=False, allow_blank=True, help_text="whose registered prefixes its requests share; empty: none"
+    )
 
 
 class PolicyChange(PolicyFields):
@@ -51,6 +50,7 @@ class PolicyAnswer(Answer):
     max_context = serializers.IntegerField()
     max_output = serializers.IntegerField()
     priority = serializers.ChoiceField(choices=Priority.choices)
+    share_group = serializers.CharField(help_text="empty: none")
 
 
 class WorkerAckAnswer(Answer):
@@ -65,9 +65,14 @@ class AcksAnswer(Answer):
     """How far a policy version has come on the live workers."""
 
     version = serializers.IntegerField()
-    tenant_id = serializers.UUIDField()
+    tenant_id = serializers.SerializerMethodField(help_text="null: the version is a share group's")
+    share_group = serializers.CharField(help_text="empty: the version is a tenant's")
     changed_at = serializers.DateTimeField()
     applied = serializers.IntegerField(help_text="workers that have applied it")
     of = serializers.IntegerField(help_text="live workers")
     ms = serializers.FloatField(allow_null=True, help_text="of the slowest, once all have applied it")
     workers = WorkerAckAnswer(many=True)
+
+    def get_tenant_id(self, acks: PolicyAcks) -> uuid.UUID | None:
+        """Return whose policy it was."""
+        return uuid.UUID(acks.tenant_id) if acks.tenant_id else None

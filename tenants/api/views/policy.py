@@ -1,25 +1,19 @@
 """`tenants/{slug}/policy/` and `policy-versions/{version}/acks/`."""
 
-import re
-
-from drf_spectacular.types import OpenApiTypes
-from drf_spectacular.utils import OpenApiParameter, extend_schema
-from rest_framework.exceptions import NotFound, ValidationError
+from drf_spectacular.utils import extend_schema
+from rest_framework.exceptions import NotFound
 from rest_framework.request import Request
 from rest_framework.response import Response
 
 from tenants import selectors
-from tenants.api.errors import PreconditionRequired
+from tenants.api.preconditions import expected_version, if_match, with_etag
 from tenants.api.schema import ERRORS
+from tenants.api.serializers.base import pop_flag
 from tenants.api.serializers.policy import AcksAnswer, PolicyAnswer, PolicyChange
 from tenants.api.view import ManagementView
-from tenants.contracts import PolicyView
+from tenants.contracts import PolicyAcks, PolicyView
+from tenants.models import Policy
 from tenants.services.policy import set_policy
-
-_ETAG = re.compile(r'"?([0-9]{1,18})"?', re.ASCII)
-IF_MATCH = OpenApiParameter(
-    "If-Match", OpenApiTypes.STR, OpenApiParameter.HEADER, required=True, description='the version read, as "12"'
-)
 
 
 class PolicyDetail(ManagementView):
@@ -35,7 +29,7 @@ class PolicyDetail(ManagementView):
 
     @extend_schema(
         operation_id="policy_change",
-        parameters=[IF_MATCH],
+        parameters=[if_match(required=True)],
         request=PolicyChange,
         responses={200: PolicyAnswer, 412: ERRORS["4XX"], 428: ERRORS["4XX"], **ERRORS},
     )
@@ -44,12 +38,10 @@ class PolicyDetail(ManagementView):
         tenant = self.tenant(slug)
         self.operators_only()
         changes = self.read(PolicyChange)
-        overcommit = changes.pop("overcommit", False)
-        if not isinstance(overcommit, bool):
-            raise ValidationError({"overcommit": "Write true or false."})
+        overcommit = pop_flag(changes, "overcommit")
         policy = set_policy(
             tenant_id=tenant.id,
-            expected_version=_expected(request),
+            expected_version=expected_version(request),
             changes=changes,
             actor=self.caller.actor,
             overcommit=overcommit,
@@ -64,22 +56,17 @@ class PolicyVersionAcks(ManagementView):
     def get(self, request: Request, version: int) -> Response:
         """Read which live workers have applied a version, and how fast."""
         acks = selectors.policy_acks(version)
-        if acks is None or not self.caller.role_in(acks.tenant_id):
+        if acks is None or not self._may_see(acks):
             raise NotFound("There is no such policy version.")
         return Response(AcksAnswer(acks).data)
 
+    def _may_see(self, acks: PolicyAcks) -> bool:
+        """Tell whether the version is of a tenant of the caller's, or of a share group that one is a member of."""
+        if acks.tenant_id:
+            return bool(self.caller.role_in(acks.tenant_id))
+        members = Policy.objects.across_tenants().filter(share_group=acks.share_group)
+        return self.caller.is_operator or members.filter(tenant_id__in=self.visible_tenant_ids()).exists()
+
 
 def _answer(policy: PolicyView) -> Response:
-    response = Response(PolicyAnswer(policy).data)
-    response["ETag"] = f'"{policy.version}"'
-    return response
-
-
-def _expected(request: Request) -> int:
-    header = request.headers.get("If-Match")
-    if header is None:
-        raise PreconditionRequired('Send If-Match: "<version>" with the version that you have read.')
-    match = _ETAG.fullmatch(header.strip())
-    if match is None:
-        raise ValidationError({"If-Match": 'Write the version that you have read, such as "12".'})
-    return int(match[1])
+    return with_etag(Response(PolicyAnswer(policy).data), policy.version)
