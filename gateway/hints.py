@@ -1,4 +1,4 @@
-"""Live hints for dashboards: small messages to the Channels group, the last stats of each worker into Redis.
+"""Live hints for dashboards: small messages to the Channels group; each worker's last stats and prefixes into Redis.
 
 Hints may be lost: each carries `seq`, and a client that sees a gap reads again. So nothing here waits for Redis or
 keeps much for it: while it is away, hints are dropped, which the log says once, and policy, acks and usage go on.
@@ -7,17 +7,26 @@ keeps much for it: while it is away, hints are dropped, which the log says once,
 import asyncio
 from collections import deque
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 import redis.asyncio as redis
 import structlog
 from channels.layers import get_channel_layer
 
-from tenants.contracts import LIVE_GROUP, STATS_KEY, HintKind, PolicyAcks, WorkerStats
+from tenants.contracts import (
+    LIVE_GROUP,
+    PREFIXES_KEY,
+    STATS_KEY,
+    HintKind,
+    PolicyAcks,
+    PrefixReading,
+    WorkerStats,
+)
 
 STATS_SECONDS = 0.25  # stats hints are at least this far apart
 STATS_EXPIRE_SECONDS = 5
+PREFIXES_EXPIRE_SECONDS = 120  # the controller tells them again every 30 s
 REDIS_SECONDS = 1.0  # how long Redis may take before it counts as away
 RETRY_SECONDS = 1.0
 MAX_WAITING = 256  # hints; the oldest are dropped
@@ -36,7 +45,9 @@ class HintPublisher:
         self._redis_url = redis_url
         self._waiting: deque[dict[str, Any]] = deque(maxlen=MAX_WAITING)
         self._stats: dict[str, WorkerStats] = {}
+        self._prefixes: dict[str, tuple[PrefixReading, ...]] = {}
         self._wake = asyncio.Event()
+        self._prefixes_wake = asyncio.Event()
         self._seq = 0
         self._away = False
 
@@ -44,14 +55,21 @@ class HintPublisher:
         """Take a worker's newest stats; they leave with the next stats hint."""
         self._stats[stats.worker_id] = stats
 
-    def sent(self, tenant_id: str, version: int, *, of: int) -> None:
-        """Say that a policy version is on its way to `of` live workers, none of which has applied it yet."""
-        self._put_policy(tenant_id, version, applied=0, of=of, ms=0.0)
+    def prefixes(self, worker_id: str, readings: tuple[PrefixReading, ...]) -> None:
+        """Take all that is known of registered prefixes on a worker."""
+        self._prefixes[worker_id] = readings
+        self._prefixes_wake.set()
+
+    def sent(self, kind: Literal["tenant", "share_group"], name: str, version: int, *, of: int) -> None:
+        """Say that a version of a tenant or group is on its way to `of` live workers; none has applied it yet."""
+        whose = {"tenant_id": "", "share_group": ""} | {"tenant_id" if kind == "tenant" else "share_group": name}
+        self._put("policy", {**whose, "version": version, "applied": 0, "of": of, "ms": 0.0})
 
     def policy(self, acks: PolicyAcks) -> None:
         """Say how far a policy version has come."""
         slowest = max((ack.ms for ack in acks.workers if ack.ms is not None), default=0.0)
-        self._put_policy(acks.tenant_id, acks.version, applied=acks.applied, of=acks.of, ms=slowest)
+        whose = {"tenant_id": acks.tenant_id, "share_group": acks.share_group}
+        self._put("policy", {**whose, "version": acks.version, "applied": acks.applied, "of": acks.of, "ms": slowest})
 
     def workers(self) -> None:
         """Say that the set of workers changed."""
@@ -67,10 +85,7 @@ class HintPublisher:
         ):
             tasks.create_task(self._publish_hints())
             tasks.create_task(self._publish_stats(client))
-
-    def _put_policy(self, tenant_id: str, version: int, *, applied: int, of: int, ms: float) -> None:
-        fields = {"tenant_id": tenant_id, "version": version, "applied": applied, "of": of, "ms": ms}
-        self._put("policy", fields)
+            tasks.create_task(self._publish_prefixes(client))
 
     def _put(self, kind: HintKind, fields: Mapping[str, Any]) -> None:
         # The number is given here, so that a hint that is dropped leaves a gap which clients see.
@@ -94,6 +109,25 @@ class HintPublisher:
                 self._put("stats", {"workers": [msgspec.to_builtins(item) for item in stats.values()]})
                 await self._attempt(self._store(client, stats.values()))
             await asyncio.sleep(STATS_SECONDS)
+
+    async def _publish_prefixes(self, client: "redis.Redis[bytes]") -> None:
+        while True:
+            await self._prefixes_wake.wait()
+            self._prefixes_wake.clear()
+            prefixes, self._prefixes = self._prefixes, {}
+            await self._attempt(self._store_prefixes(client, prefixes))
+
+    async def _store_prefixes(
+        self, client: "redis.Redis[bytes]", prefixes: Mapping[str, tuple[PrefixReading, ...]]
+    ) -> None:
+        async with client.pipeline(transaction=False) as pipeline:
+            for worker_id, readings in prefixes.items():
+                key = PREFIXES_KEY.format(worker_id=worker_id)
+                if readings:
+                    pipeline.set(key, msgspec.json.encode(readings), ex=PREFIXES_EXPIRE_SECONDS)
+                else:
+                    pipeline.delete(key)
+            await pipeline.execute()
 
     async def _store(self, client: "redis.Redis[bytes]", stats: Any) -> None:
         async with client.pipeline(transaction=False) as pipeline:

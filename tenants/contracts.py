@@ -27,7 +27,7 @@ WORKERS_CHANNEL = "tollgate_workers"
 
 LIVE_GROUP = "tollgate.live"  # Channels group of operator hints
 STATS_KEY = "tollgate:stats:{worker_id}"  # Redis: the last WorkerStats as JSON, expires 5 s after the last write
-PREFIXES_KEY = "tollgate:prefixes:{worker_id}"  # Redis: [PrefixReading] as JSON, written with each push that has any
+PREFIXES_KEY = "tollgate:prefixes:{worker_id}"  # Redis: [PrefixReading] as JSON, written when it changes, kept alive
 
 PriorityName = Literal["interactive", "standard", "batch"]
 
@@ -359,6 +359,8 @@ class WorkerStats(msgspec.Struct, frozen=True, kw_only=True):
 # Hints that the live websocket carries: {"type": "hint", "kind": ..., "seq": n, ...}; `seq` rises by one per socket
 # group and a client that sees a gap refetches.
 #   kind "stats":   {"workers": [WorkerStats, ...]}
-#   kind "policy":  {"tenant_id", "version", "applied": n, "of": m, "ms": float}       after each ack
+#   kind "policy":  {"tenant_id", "share_group", "version", "applied": n, "of": m, "ms": float}   after each ack; a
+#                   version is a tenant's or a share group's (the other is empty); a group's comes once more when its
+#                   prefixes, tokenised after its limits were sent, are in force
 #   kind "workers": {}                                                                 the set of workers changed
 HintKind = Literal["stats", "policy", "workers"]

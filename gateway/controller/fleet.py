@@ -2,23 +2,27 @@
 
     NOTIFY or poll ──▶ read what changed ──▶ ledger ──▶ plan ──▶ links ──▶ workers
     workers ──▶ acks ──▶ ledger (others may grow now) and Postgres ──▶ hints
+    share groups ──▶ sharing ──▶ ledger, and once more when their prefixes are tokenised
 
-All state here can be lost: policies and workers are in Postgres, grants and unacked usage are with the workers.
+All state here can be lost: policies, groups and workers are in Postgres, grants and unacked usage are with the workers.
 """
 
 import asyncio
 import math
 import time
+from collections.abc import Collection
 
 import structlog
 from django.db import Error
 
 from engine.protocol import engine_pb2 as pb
 from gateway.controller.acks import Ack, AckRecorder
+from gateway.controller.holders import Holder, Policy, share_group, tenant
 from gateway.controller.leadership import Leadership
 from gateway.controller.ledger import TERM_BITS, Ledger
 from gateway.controller.link import WorkerLink
 from gateway.controller.messages import grants_of, policy_push, worker_stats
+from gateway.controller.sharing import Sharing
 from gateway.controller.threads import DatabaseThreads
 from gateway.controller.truth import KnownWorker, read_policies, read_workers
 from gateway.hints import HintPublisher
@@ -51,6 +55,7 @@ class Fleet:
         self._hints = hints
         self._dial = dial
         self._ledger = Ledger(term=leadership.term)
+        self._sharing = Sharing(self._regrant, hints.prefixes)
         self._acks = AckRecorder(threads, hints.policy)
         self._known: dict[str, KnownWorker] = {}
         self._links: dict[str, tuple[WorkerLink, asyncio.Task[None]]] = {}
@@ -59,7 +64,7 @@ class Fleet:
         self._stale: set[str] = set()
         self._due = {POLICY_CHANNEL, WORKERS_CHANNEL}  # what must be read again
         self._has_read = False
-        self._unsent: dict[str, int] = {}  # tenant: its newest version, changed in this spell and not yet pushed
+        self._unsent: dict[Holder, int] = {}  # the newest version of each that changed in this spell, not yet pushed
         self._wake = asyncio.Event()
         self._started_at = time.monotonic()
 
@@ -73,6 +78,7 @@ class Fleet:
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(self._listen(), name="listen")
                 tasks.create_task(self._acks.run(), name="acks")
+                tasks.create_task(self._sharing.run(), name="sharing")
                 tasks.create_task(self._tidy(), name="tidy")
                 tasks.create_task(self._reconcile(), name="reconcile")
         finally:
@@ -108,8 +114,8 @@ class Fleet:
             self._links[push.worker][0].send(policy_push(push))
         if pushes:
             num_live = sum(not self._is_stale(worker) for worker in self._known)
-            for tenant, version in self._unsent.items():
-                self._hints.sent(tenant, version, of=num_live)
+            for holder, version in self._unsent.items():
+                self._hints.sent(holder.kind, holder.name, version, of=num_live)
             self._unsent.clear()
 
     async def _tidy(self) -> None:
@@ -143,22 +149,41 @@ class Fleet:
             raise
 
     async def _read_policies(self) -> None:
-        known = self._ledger.tenants
+        known = self._ledger.holders
         since = self._ledger.version
-        policies = await self._threads.call(read_policies, since, known)
+        policies = await self._threads.call(read_policies, since, _names(known, "tenant"))
+        changed: dict[Holder, Policy] = {tenant(name): policy for name, policy in policies.tenants.items()}
+        versions = {tenant(name): policy.version for name, policy in policies.tenants.items()}
+        live = {name: group for name, group in policies.share_groups.items() if not group.removed}
+        gone = policies.share_groups.keys() - live.keys()
+        if policies.is_complete:
+            gone |= _names(known, "share_group") - live.keys()
+        self._sharing.set_groups(live, gone)
+        changed |= {share_group(name): self._sharing.policy(name) for name in live}
+        versions |= {share_group(name): group.version for name, group in policies.share_groups.items()}
+        removed = {share_group(name) for name in gone}
+        if policies.is_complete:
+            removed |= {holder for holder in known - changed.keys() if holder.kind == "tenant"}
         # A new leader tells of the newest version, which its predecessor may not have lived to see applied.
         told = since if self._has_read else policies.version - 1
-        self._acks.follow(policy.version for policy in policies.changed.values() if policy.version > told)
-        gone = known - policies.changed.keys() if policies.is_complete else ()
-        self._ledger.set_policies(policies.version, policies.changed, gone)
+        self._acks.follow(version for version in versions.values() if version > told)
+        self._ledger.set_policies(policies.version, changed, removed)
         if self._has_read:  # what a new leader finds may be applied already
-            self._unsent |= {tenant: policy.version for tenant, policy in policies.changed.items()}
+            self._unsent |= versions
         self._has_read = True
+
+    def _regrant(self, groups: Collection[str]) -> None:
+        """Let groups' prefixes, tokenised since their version was pushed, be pushed; pages hear of the ack."""
+        self._acks.follow(self._sharing.version(name) for name in groups)
+        changed: dict[Holder, Policy] = {share_group(name): self._sharing.policy(name) for name in groups}
+        self._ledger.set_policies(self._ledger.version, changed)
+        self._wake.set()
 
     def _take_workers(self, known: dict[str, KnownWorker]) -> None:
         before, self._known = self._known, known
         for worker in self._links.keys() - known.keys():
             self._links.pop(worker)[1].cancel()
+        self._sharing.keep(known.keys())
         for worker, now in known.items():
             then = before.get(worker)
             if then is None or then.view.address != now.view.address or self._links[worker][1].done():
@@ -214,6 +239,7 @@ class Fleet:
         self._met.add(worker_id)
         self._set_members()
         self._ledger.connect(worker_id, (hello.applied_version, hello.applied_epoch), grants_of(hello))
+        self._sharing.connected(worker_id, self._links[worker_id][0].card)
         self._send_drain(worker_id)
         self._stale.discard(worker_id)
         self._hints.workers()
@@ -224,6 +250,7 @@ class Fleet:
         if worker_id in self._connected:
             self._connected.discard(worker_id)
             self._ledger.disconnect(worker_id)
+            self._sharing.disconnected(worker_id)
             self._hints.workers()
 
     def applied(self, worker_id: str, applied: pb.Applied) -> None:
@@ -240,6 +267,10 @@ class Fleet:
     def _send_drain(self, worker: str) -> None:
         drain = pb.Drain(draining=self._known[worker].view.draining)
         self._links[worker][0].send(pb.ControlCommand(drain=drain))
+
+
+def _names(holders: Collection[Holder], kind: str) -> frozenset[str]:
+    return frozenset(holder.name for holder in holders if holder.kind == kind)
 
 
 def _moment(at: float) -> float:

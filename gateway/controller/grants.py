@@ -2,75 +2,60 @@
 
 A limit is split in proportion to the workers' pools by the method of the largest remainder; ties go to the smaller
 worker id. Of requests at once each worker gets one first, where there are as many: a worker with a small pool may be
-the only one of its model. The grants of a tenant always sum to its limit exactly, so n workers together never hold more
+the only one of its model. The grants of a holder always sum to its limit exactly, so n workers together never hold more
 than the policy says. One worker gets the policy itself. Rates (`rpm`, `tpm`) are the gateway's and are not divided;
 limits of a single request are copied.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
 
-from tenants.contracts import PolicyView, PriorityName
-
-Amounts = tuple[int, int, int, int]  # kv_soft_bytes, kv_hard_bytes, max_running, max_queued: what workers share
-NOTHING: Amounts = (0, 0, 0, 0)
+from gateway.controller.holders import Grant, GroupGrant, GroupPolicy, Holder, Policy, TenantGrant
+from tenants.contracts import PolicyView
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Grant:
-    """One worker's share of one tenant's policy. Bytes are device KV, context and output tokens a request."""
-
-    weight: float
-    kv_soft_bytes: int
-    kv_hard_bytes: int
-    max_running: int
-    max_queued: int
-    max_context: int
-    max_output: int
-    priority: PriorityName
-
-    @property
-    def amounts(self) -> Amounts:
-        """The part of the grant that counts against the fleet-wide limits."""
-        return (self.kv_soft_bytes, self.kv_hard_bytes, self.max_running, self.max_queued)
-
-    def with_amounts(self, amounts: Amounts) -> "Grant":
-        """Return this grant holding `amounts`, soft bytes cut to the hard ones."""
-        soft, hard, running, queued = amounts
-        return replace(self, kv_soft_bytes=min(soft, hard), kv_hard_bytes=hard, max_running=running, max_queued=queued)
-
-
-def limits(policy: PolicyView) -> Amounts:
-    """Return the fleet-wide limits that workers share."""
-    return (policy.kv_soft_bytes, policy.kv_hard_bytes, policy.max_running, policy.max_queued)
-
-
-def divide(policies: Mapping[str, PolicyView], workers: Mapping[str, int]) -> dict[str, dict[str, Grant]]:
-    """Return {worker: {tenant: grant}} for the fleet-wide `policies` and the `workers`' pools in bytes."""
-    grants: dict[str, dict[str, Grant]] = {worker: {} for worker in workers}
-    for tenant, policy in policies.items():
+def divide(policies: Mapping[Holder, Policy], workers: Mapping[str, int]) -> dict[str, dict[Holder, Grant]]:
+    """Return {worker: {holder: grant}} for the fleet-wide `policies` and the `workers`' pools in bytes."""
+    grants: dict[str, dict[Holder, Grant]] = {worker: {} for worker in workers}
+    for holder, policy in policies.items():
         for worker, grant in divide_policy(policy, workers).items():
-            grants[worker][tenant] = grant
+            grants[worker][holder] = grant
     return grants
 
 
-def divide_policy(policy: PolicyView, workers: Mapping[str, int]) -> dict[str, Grant]:
-    """Return {worker: grant} of one tenant's policy; `workers` maps ids to pools in bytes."""
-    soft = divide_limit(policy.kv_soft_bytes, workers)
+def divide_policy(policy: Policy, workers: Mapping[str, int]) -> dict[str, Grant]:
+    """Return {worker: grant} of one holder's policy; `workers` maps ids to pools in bytes."""
     hard = divide_limit(policy.kv_hard_bytes, workers)
+    # Rounding may hand a worker one byte more of the smaller limit than of the larger.
+    soft = {worker: min(part, hard[worker]) for worker, part in divide_limit(policy.kv_soft_bytes, workers).items()}
+    if isinstance(policy, GroupPolicy):
+        return {
+            worker: GroupGrant(
+                namespace=policy.namespace,
+                kv_soft_bytes=soft[worker],
+                kv_hard_bytes=hard[worker],
+                prefixes=policy.prefixes.get(worker, ()),
+            )
+            for worker in workers
+        }
+    return _divide_tenant(policy, workers, soft, hard)
+
+
+def _divide_tenant(
+    policy: PolicyView, workers: Mapping[str, int], soft: Mapping[str, int], hard: Mapping[str, int]
+) -> dict[str, Grant]:
     running = divide_places(policy.max_running, workers)
     queued = divide_limit(policy.max_queued, workers)
     return {
-        worker: Grant(
+        worker: TenantGrant(
             weight=policy.weight,
-            # Rounding may hand a worker one byte more of the smaller limit than of the larger.
-            kv_soft_bytes=min(soft[worker], hard[worker]),
+            kv_soft_bytes=soft[worker],
             kv_hard_bytes=hard[worker],
             max_running=running[worker],
             max_queued=queued[worker],
             max_context=policy.max_context,
             max_output=policy.max_output,
             priority=policy.priority,
+            share_groups=(policy.share_group,) if policy.share_group else (),
         )
         for worker in workers
     }

@@ -1,4 +1,4 @@
-"""What each worker holds of each tenant's limits, and what may be pushed next: pure, no sockets and no clock.
+"""What each worker holds of each holder's limits, and what may be pushed next: pure, no sockets and no clock.
 
 A grant moves from one worker to another in two pushes: the one that shrinks is pushed at once, the one that grows only
 gets what the acked (or still unacked, whichever is larger) grants of the others leave of the limit. So the workers'
@@ -6,6 +6,9 @@ grants together never pass a limit through growth, whichever messages are late o
 
 Pushes carry (version, epoch) and a worker ignores what is not newer. Epochs rise with every push and start at the
 leader's term, so a controller that has lost its lock without noticing cannot undo what its successor pushed.
+
+What makes a push long are the token ids of share groups' prefixes. A push that would grow too long carries a group's
+limits at once and its prefixes in a push that follows.
 """
 
 from collections import deque
@@ -13,25 +16,26 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from gateway.controller.errors import Superseded
-from gateway.controller.grants import NOTHING, Amounts, Grant, divide_policy, limits
-from tenants.contracts import PolicyView
+from gateway.controller.grants import divide_policy
+from gateway.controller.holders import NOTHING, Amounts, Grant, Holder, Policy, limits
 
 Mark = tuple[int, int]  # (version, epoch)
 
 TERM_BITS = 24  # pushes of one term before its epochs reach into the next one's: 16 million
 MAX_UNACKED = 8  # pushes on the way to one worker; what comes after is merged into the next
+MAX_PUSH_TOKENS = 2_000_000  # of prefixes in one push, at most 10 MB of them; one group alone may have more
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Push:
-    """One message to one worker. A snapshot replaces all it holds, a delta the tenants that it names."""
+    """One message to one worker. A snapshot replaces all it holds, a delta the holders that it names."""
 
     worker: str
     mark: Mark
     version: int  # of the policies in it; `mark` may carry a higher one, see `Ledger.connect`
     snapshot: bool
-    grants: Mapping[str, Grant]
-    removed: tuple[str, ...] = ()
+    grants: Mapping[Holder, Grant]
+    removed: tuple[Holder, ...] = ()
 
 
 @dataclass(slots=True)
@@ -42,8 +46,8 @@ class _Book:
     known: bool = False  # it has told this controller what it holds
     needs_snapshot: bool = True
     floor: Mark = (0, 0)  # what it had applied when it connected
-    acked: dict[str, Grant] = field(default_factory=dict)
-    sent: dict[str, Grant] = field(default_factory=dict)
+    acked: dict[Holder, Grant] = field(default_factory=dict)
+    sent: dict[Holder, Grant] = field(default_factory=dict)
     sent_mark: Mark = (0, 0)
     sent_version: int = 0
     unacked: deque[Push] = field(default_factory=deque)
@@ -60,26 +64,26 @@ class Ledger:
         self.term = term
         self.version = 0
         self._epoch = term << TERM_BITS
-        self._policies: dict[str, PolicyView] = {}
+        self._policies: dict[Holder, Policy] = {}
         self._pools: dict[str, int] = {}
         self._books: dict[str, _Book] = {}
-        self._dirty: set[str] = set()
+        self._dirty: set[Holder] = set()
 
     @property
-    def tenants(self) -> frozenset[str]:
-        """The tenants whose policies are known."""
+    def holders(self) -> frozenset[Holder]:
+        """Those whose policies are known."""
         return frozenset(self._policies)
 
     # ------------------------------------------------------------ what is wanted
 
-    def set_policies(self, version: int, changed: Mapping[str, PolicyView], removed: Iterable[str] = ()) -> None:
+    def set_policies(self, version: int, changed: Mapping[Holder, Policy], removed: Iterable[Holder] = ()) -> None:
         """Take up the policies of `version`; one that is older than what is known is ignored."""
         if version < self.version:
             return
         self.version = version
-        for tenant in removed:
-            if self._policies.pop(tenant, None) is not None:
-                self._dirty.add(tenant)
+        for holder in removed:
+            if self._policies.pop(holder, None) is not None:
+                self._dirty.add(holder)
         self._policies.update(changed)
         self._dirty.update(changed)
 
@@ -96,7 +100,7 @@ class Ledger:
 
     # ------------------------------------------------------------ what workers say
 
-    def connect(self, worker: str, applied: Mark, grants: Mapping[str, Grant]) -> None:
+    def connect(self, worker: str, applied: Mark, grants: Mapping[Holder, Grant]) -> None:
         """A worker's stream is new and says what it has applied; it gets a snapshot next.
 
         A database restored from a backup counts versions from below what workers have applied. Pushes then carry the
@@ -135,60 +139,70 @@ class Ledger:
             if push.snapshot:
                 book.acked = {}
             book.acked.update(push.grants)
-            for tenant in push.removed:
-                book.acked.pop(tenant, None)
+            for holder in push.removed:
+                book.acked.pop(holder, None)
         return version
 
     # ------------------------------------------------------------ what to push
 
     def plan(self) -> list[Push]:
         """Return the pushes that are due, and count them as sent."""
+        pushes, is_cut = self._plan_one_each()
+        while is_cut:
+            more, is_cut = self._plan_one_each()
+            pushes += more
+        return pushes
+
+    def _plan_one_each(self) -> tuple[list[Push], bool]:
+        """Return at most one push a worker, and whether any was cut for its length."""
         ready = {
             worker: book
             for worker, book in sorted(self._books.items())
             if book.connected and (book.needs_snapshot or len(book.unacked) < MAX_UNACKED)
         }
-        changes: dict[str, dict[str, Grant]] = {worker: {} for worker in ready}
-        removed: dict[str, list[str]] = {worker: [] for worker in ready}
+        changes: dict[str, dict[Holder, Grant]] = {worker: {} for worker in ready}
+        removed: dict[str, list[Holder]] = {worker: [] for worker in ready}
         settled = set()
         is_behind = any(book.connected and worker not in ready for worker, book in self._books.items())
-        for tenant in self._dirty:
-            due, is_full = self._due(tenant)
+        for holder in self._dirty:
+            due, is_full = self._due(holder)
             for worker, book in ready.items():
                 grant = due.get(worker)
-                if grant is None and tenant in book.sent:
-                    removed[worker].append(tenant)
-                elif grant is not None and (book.needs_snapshot or book.sent.get(tenant) != grant):
-                    changes[worker][tenant] = grant
+                if grant is None and holder in book.sent:
+                    removed[worker].append(holder)
+                elif grant is not None and (book.needs_snapshot or book.sent.get(holder) != grant):
+                    changes[worker][holder] = grant
             if is_full and not is_behind:
-                settled.add(tenant)
-        self._dirty -= settled
-        return [
+                settled.add(holder)
+        cut = {holder for grants in changes.values() for holder in _cut(grants)}
+        self._dirty -= settled - cut
+        pushes = [
             self._push(worker, changes[worker], tuple(sorted(removed[worker])))
             for worker, book in ready.items()
             if changes[worker] or removed[worker] or book.needs_snapshot or book.sent_version < self.version
         ]
+        return pushes, bool(cut)
 
-    def held(self, worker: str, tenant: str) -> Amounts:
+    def held(self, worker: str, holder: Holder) -> Amounts:
         """Return the most that a worker may hold now: acked or on its way, whichever is larger."""
         book = self._books[worker]
         if not book.known:
             # A member that this controller has not met holds what the division says, see docs/decisions.
-            policy = self._policies.get(tenant)
+            policy = self._policies.get(holder)
             return divide_policy(policy, self._pools)[worker].amounts if policy else NOTHING
-        held = book.acked[tenant].amounts if tenant in book.acked else NOTHING
+        held = book.acked[holder].amounts if holder in book.acked else NOTHING
         for push in book.unacked:
-            if tenant in push.grants:
-                held = _larger(held, push.grants[tenant].amounts)
+            if holder in push.grants:
+                held = _larger(held, push.grants[holder].amounts)
         return held
 
-    def _due(self, tenant: str) -> tuple[dict[str, Grant], bool]:
-        """Return what each worker may be granted now (none: the tenant is gone) and whether that is its full share."""
-        policy = self._policies.get(tenant)
+    def _due(self, holder: Holder) -> tuple[dict[str, Grant], bool]:
+        """Return what each worker may be granted now (none: the holder is gone) and whether that is its full share."""
+        policy = self._policies.get(holder)
         if policy is None:
             return {}, True
         targets = divide_policy(policy, self._pools)
-        held = {worker: self.held(worker, tenant) for worker in self._pools}
+        held = {worker: self.held(worker, holder) for worker in self._pools}
         if all(held[worker] == target.amounts for worker, target in targets.items()):
             return targets, True
         total = [sum(amounts[i] for amounts in held.values()) for i in range(4)]
@@ -203,7 +217,7 @@ class Ledger:
             due[worker] = targets[worker].with_amounts((granted[0], granted[1], granted[2], granted[3]))
         return due, due == targets
 
-    def _push(self, worker: str, grants: dict[str, Grant], removed: tuple[str, ...]) -> Push:
+    def _push(self, worker: str, grants: dict[Holder, Grant], removed: tuple[Holder, ...]) -> Push:
         book = self._books[worker]
         self._epoch += 1
         push = Push(
@@ -217,12 +231,25 @@ class Ledger:
         if push.snapshot:
             book.sent = {}
         book.sent.update(grants)
-        for tenant in removed:
-            book.sent.pop(tenant, None)
+        for holder in removed:
+            book.sent.pop(holder, None)
         book.needs_snapshot = False
         book.sent_mark, book.sent_version = push.mark, push.version
         book.unacked.append(push)
         return push
+
+
+def _cut(grants: dict[Holder, Grant]) -> set[Holder]:
+    """Take the token ids that are too many for one push out of `grants`; return whose were taken."""
+    cut = set()
+    num_tokens = 0
+    for holder, grant in grants.items():
+        if grant.num_tokens and num_tokens and num_tokens + grant.num_tokens > MAX_PUSH_TOKENS:
+            grants[holder] = grant.without_tokens()
+            cut.add(holder)
+        else:
+            num_tokens += grant.num_tokens
+    return cut
 
 
 def _larger(one: Amounts, other: Amounts) -> Amounts:

@@ -60,6 +60,16 @@ class WorkerLink:
         if self._stream is not None:
             self._stream.send(command)
 
+    async def card(self) -> pb.ModelCard:
+        """Ask what the worker serves.
+
+        Raises:
+            ControlError: no stream is open, or the worker does not say, for now.
+        """
+        if self._stream is None:
+            raise ControlError("no stream is open")
+        return await self._stream.card()
+
     async def run(self) -> None:
         """Keep a stream open until cancelled."""
         backoff, said = FIRST_BACKOFF, ""

@@ -1,9 +1,9 @@
 """Turn the protocol's messages into the control plane's values and back: pure."""
 
 from engine.protocol import engine_pb2 as pb
-from gateway.controller.grants import Grant
+from gateway.controller.holders import Grant, GroupGrant, Holder, TenantGrant, share_group, tenant
 from gateway.controller.ledger import Push
-from tenants.contracts import PriorityName, TenantUse, UsageEntry, WorkerStats
+from tenants.contracts import PriorityName, ShareGroupUse, TenantUse, UsageEntry, WorkerStats
 
 _PRIORITY: dict[PriorityName, pb.Priority] = {
     "standard": pb.PRIORITY_STANDARD,
@@ -21,16 +21,21 @@ _FINISH_REASON: dict[int, str] = {
 def policy_push(push: Push) -> pb.ControlCommand:
     """Return a push as a command."""
     version, epoch = push.mark
-    tenants = [_tenant_policy(tenant, grant) for tenant, grant in push.grants.items()]
-    message = pb.PolicyPush(
-        version=version, epoch=epoch, snapshot=push.snapshot, tenants=tenants, removed_tenants=push.removed
-    )
-    return pb.ControlCommand(policy=message)
+    command = pb.ControlCommand(policy=pb.PolicyPush(version=version, epoch=epoch, snapshot=push.snapshot))
+    message = command.policy
+    for holder, grant in push.grants.items():
+        if isinstance(grant, TenantGrant):
+            message.tenants.append(_tenant_policy(holder.name, grant))
+        else:
+            _write_share_group(message.share_groups.add(), holder.name, grant)
+    message.removed_tenants.extend(holder.name for holder in push.removed if holder.kind == "tenant")
+    message.removed_share_groups.extend(holder.name for holder in push.removed if holder.kind == "share_group")
+    return command
 
 
-def _tenant_policy(tenant: str, grant: Grant) -> pb.TenantPolicy:
+def _tenant_policy(tenant_id: str, grant: TenantGrant) -> pb.TenantPolicy:
     return pb.TenantPolicy(
-        tenant=tenant,
+        tenant=tenant_id,
         weight=grant.weight,
         kv_soft_bytes=grant.kv_soft_bytes,
         kv_hard_bytes=grant.kv_hard_bytes,
@@ -39,13 +44,22 @@ def _tenant_policy(tenant: str, grant: Grant) -> pb.TenantPolicy:
         max_context_tokens=grant.max_context,
         max_output_tokens=grant.max_output,
         priority=_PRIORITY[grant.priority],
+        share_groups=grant.share_groups,
     )
 
 
-def grants_of(hello: pb.Hello) -> dict[str, Grant]:
-    """Return the grants that a worker says it holds."""
-    return {
-        policy.tenant: Grant(
+def _write_share_group(message: pb.ShareGroup, name: str, grant: GroupGrant) -> None:
+    # In place: a message that is built apart and then put into another is copied, and there may be megabytes of ids.
+    message.name, message.namespace = name, grant.namespace
+    message.kv_soft_bytes, message.kv_hard_bytes = grant.kv_soft_bytes, grant.kv_hard_bytes
+    for prefix in grant.prefixes:
+        message.prefixes.add(id=prefix.id).token_ids.extend(prefix.token_ids)
+
+
+def grants_of(hello: pb.Hello) -> dict[Holder, Grant]:
+    """Return the grants that a worker says it holds; of share groups it tells the limits alone."""
+    tenants: dict[Holder, Grant] = {
+        tenant(policy.tenant): TenantGrant(
             weight=policy.weight,
             kv_soft_bytes=policy.kv_soft_bytes,
             kv_hard_bytes=policy.kv_hard_bytes,
@@ -54,9 +68,17 @@ def grants_of(hello: pb.Hello) -> dict[str, Grant]:
             max_context=policy.max_context_tokens,
             max_output=policy.max_output_tokens,
             priority=_PRIORITY_NAME.get(policy.priority, "standard"),
+            share_groups=tuple(policy.share_groups),
         )
         for policy in hello.grants
     }
+    groups: dict[Holder, Grant] = {
+        share_group(group.name): GroupGrant(
+            namespace=b"", kv_soft_bytes=group.kv_soft_bytes, kv_hard_bytes=group.kv_hard_bytes
+        )
+        for group in hello.share_groups
+    }
+    return tenants | groups
 
 
 def worker_stats(worker_id: str, stats: pb.Stats) -> WorkerStats:
@@ -86,6 +108,17 @@ def worker_stats(worker_id: str, stats: pb.Stats) -> WorkerStats:
                 output_tokens_per_second=use.output_tokens_per_second,
             )
             for use in stats.tenants
+        ),
+        share_groups=tuple(
+            ShareGroupUse(
+                name=use.name,
+                kv_bytes=use.kv_bytes,
+                kv_peak_bytes=use.kv_peak_bytes,
+                kv_cached_bytes=use.kv_cached_bytes,
+                num_prefixes=use.num_prefixes,
+                prefix_tokens=use.prefix_tokens,
+            )
+            for use in stats.share_groups
         ),
     )
 

@@ -13,10 +13,11 @@ from engine.protocol import engine_pb2 as pb
 from engine.protocol.engine_pb2_grpc import EngineStub
 from gateway.workers.client import Dial
 
+DESCRIBE_SECONDS = 15.0
 HELLO_SECONDS = 15.0  # how long a worker may take to greet: it waits up to 10 s for a core that is starting
 _OPTIONS = [
-    ("grpc.max_receive_message_length", 64 << 20),  # a Hello names every tenant
-    ("grpc.max_send_message_length", 64 << 20),  # and so does a snapshot
+    ("grpc.max_receive_message_length", 128 << 20),  # a tokenizer.json has tens of MB
+    ("grpc.max_send_message_length", 64 << 20),  # what a worker takes: a group may have megabytes of token ids
     ("grpc.use_local_subchannel_pool", 1),  # a new try is a new dial, not the last one's back-off
     ("grpc.enable_http_proxy", 0),
     ("grpc.keepalive_time_ms", 10_000),  # a worker that stopped without closing its socket is noticed in 15 s
@@ -31,11 +32,38 @@ class ControlError(Exception):
 class ControlStream:
     """An open stream whose worker has greeted. Made by `open_control`."""
 
-    def __init__(self, call: Any, events: AsyncIterator[pb.ControlEvent], hello: pb.Hello) -> None:
-        self.hello = hello
-        self._call = call
-        self._events = events
+    def __init__(self, stub: Any, token: str) -> None:
+        self.hello = pb.Hello()
+        self._stub = stub
+        self._metadata = (("authorization", f"Bearer {token}"),)
+        self._call = stub.Control(metadata=self._metadata)
+        self._events = aiter(self._call)  # one iterator for all: grpc forbids read() beside it
         self._outbox: asyncio.Queue[pb.ControlCommand] = asyncio.Queue()
+
+    async def greet(self) -> None:
+        """Wait for the worker's Hello.
+
+        Raises:
+            ControlError: none came within `HELLO_SECONDS`, or another event came first.
+        """
+        self.hello = await _read_hello(self._events)
+
+    def close(self) -> None:
+        """End the stream."""
+        self._call.cancel()
+
+    async def card(self) -> pb.ModelCard:
+        """Ask what the worker serves.
+
+        Raises:
+            ControlError: it does not say, for now.
+        """
+        try:
+            card = await self._stub.Describe(pb.DescribeRequest(), metadata=self._metadata, timeout=DESCRIBE_SECONDS)
+        except grpc.aio.AioRpcError as error:
+            raise ControlError(describe(error)) from error
+        assert isinstance(card, pb.ModelCard)
+        return card
 
     def send(self, command: pb.ControlCommand) -> None:
         """Queue a command; commands leave in order. What is queued when the stream breaks is lost."""
@@ -75,12 +103,12 @@ async def open_control(dial: Dial) -> AsyncIterator[ControlStream]:
     channel = await _open_channel(dial)
     try:
         stub = EngineStub(channel)  # type: ignore[no-untyped-call]  # generated code
-        call = stub.Control(metadata=(("authorization", f"Bearer {dial.token}"),))
+        stream = ControlStream(stub, dial.token)
         try:
-            events = aiter(call)  # one iterator for all: grpc forbids read() beside it
-            yield ControlStream(call, events, await _read_hello(events))
+            await stream.greet()
+            yield stream
         finally:
-            call.cancel()
+            stream.close()
     finally:
         await channel.close(None)
 

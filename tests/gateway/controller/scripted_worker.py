@@ -29,6 +29,9 @@ class ScriptedWorker(EngineServicer):
         self.token = TOKEN
         self.mark = (0, 0)
         self.grants: dict[str, pb.TenantPolicy] = {}
+        self.groups: dict[str, pb.ShareGroup] = {}
+        self.card = pb.ModelCard(worker_id=worker_id, model="scripted", digest="0" * 64, block_size=16)
+        self.num_described = 0
         self.pushes: list[pb.PolicyPush] = []
         self.hold_acks = False
         self.journal: dict[int, pb.UsageRecord] = {}
@@ -89,6 +92,13 @@ class ScriptedWorker(EngineServicer):
         for call in self._calls:
             call.cancel()
 
+    async def Describe(self, request: pb.DescribeRequest, context: Any) -> pb.ModelCard:  # noqa: N802
+        """Return the card, or refuse while the test has none for it."""
+        self.num_described += 1
+        if not self.card.tokenizer_json:
+            await context.abort(grpc.StatusCode.UNAVAILABLE, "the engine core is starting: try again soon")
+        return self.card
+
     async def Control(self, commands: AsyncIterator[pb.ControlCommand], context: Any) -> None:  # noqa: N802
         """Serve one controller; a newer stream ends an older one."""
         if ("authorization", f"Bearer {self.token}") not in context.invocation_metadata():
@@ -99,6 +109,10 @@ class ScriptedWorker(EngineServicer):
         version, epoch = self.mark
         hello = pb.Hello(worker_id=self.worker_id, applied_version=version, applied_epoch=epoch)
         hello.grants.extend(self.grants.values())
+        for group in self.groups.values():  # in force now, without namespaces and prefixes
+            hello.share_groups.add(
+                name=group.name, kv_soft_bytes=group.kv_soft_bytes, kv_hard_bytes=group.kv_hard_bytes
+            )
         await context.write(pb.ControlEvent(hello=hello))
         self._outbox = outbox
         if self.journal:
@@ -136,10 +150,13 @@ class ScriptedWorker(EngineServicer):
         self.pushes.append(push)
         if (push.version, push.epoch) >= self.mark:
             if push.snapshot:
-                self.grants = {}
+                self.grants, self.groups = {}, {}
             self.grants.update((policy.tenant, policy) for policy in push.tenants)
+            self.groups.update((group.name, group) for group in push.share_groups)
             for tenant in push.removed_tenants:
                 self.grants.pop(tenant, None)
+            for name in push.removed_share_groups:
+                self.groups.pop(name, None)
             self.mark = (push.version, push.epoch)
         if not self.hold_acks:
             self._ack()
@@ -153,7 +170,7 @@ class ScriptedWorker(EngineServicer):
 async def scripted_worker(worker_id: str, folder: Path) -> AsyncIterator[ScriptedWorker]:
     """Serve a scripted worker on a unix socket in `folder`."""
     worker = ScriptedWorker(worker_id, f"unix:{folder}/{worker_id}.sock")
-    server = grpc.aio.server()
+    server = grpc.aio.server(options=[("grpc.max_receive_message_length", 64 << 20)])
     add_EngineServicer_to_server(worker, server)  # type: ignore[no-untyped-call]  # generated code
     server.add_insecure_port(worker.address)
     await server.start()

@@ -4,6 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.controller.grants import divide, divide_limit, divide_places
+from gateway.controller.holders import GroupGrant, GroupPolicy, Holder, Policy, limits, share_group, tenant
 from tenants.contracts import PolicyView
 
 POOLS = st.dictionaries(st.text("abcdef-0123456789", min_size=1, max_size=6), st.integers(0, 1 << 40), max_size=6)
@@ -30,6 +31,18 @@ def policies(draw: st.DrawFn) -> PolicyView:
     )
 
 
+@st.composite
+def groups(draw: st.DrawFn) -> GroupPolicy:
+    """Draw a share group's policy with soft <= hard."""
+    hard = draw(LIMITS)
+    return GroupPolicy(namespace=b"n" * 32, kv_soft_bytes=draw(st.integers(0, hard)), kv_hard_bytes=hard, prefixes={})
+
+
+HOLDERS = st.dictionaries(st.text("xyz", min_size=1).map(tenant), policies(), max_size=3) | st.dictionaries(
+    st.text("xyz", min_size=1).map(share_group), groups(), max_size=3
+)
+
+
 @given(limit=LIMITS, pools=POOLS.filter(bool))
 def test_parts_sum_to_the_limit(limit: int, pools: dict[str, int]) -> None:
     """Nothing is lost and nothing is given twice."""
@@ -52,26 +65,33 @@ def test_order_does_not_matter(limit: int, pools: dict[str, int], seed: object) 
     assert divide_limit(limit, dict(shuffled)) == divide_limit(limit, pools)
 
 
-@given(tenants=st.dictionaries(st.text("xyz", min_size=1), policies(), max_size=4), pools=POOLS)
-def test_grants_never_exceed_the_policy(tenants: dict[str, PolicyView], pools: dict[str, int]) -> None:
+@given(held_by=HOLDERS, pools=POOLS)
+def test_grants_never_exceed_the_policy(held_by: dict[Holder, Policy], pools: dict[str, int]) -> None:
     """Over all workers, bytes and concurrency sum to no more than the policy, and soft never passes hard."""
-    grants = divide(tenants, pools)
+    grants = divide(held_by, pools)
     assert set(grants) == set(pools)
-    for tenant, policy in tenants.items():
-        held = [grants[worker][tenant] for worker in pools]
-        assert sum(grant.kv_hard_bytes for grant in held) <= policy.kv_hard_bytes
-        assert sum(grant.kv_soft_bytes for grant in held) <= policy.kv_soft_bytes
-        assert sum(grant.max_running for grant in held) <= policy.max_running
-        assert sum(grant.max_queued for grant in held) <= policy.max_queued
+    for holder, policy in held_by.items():
+        held = [grants[worker][holder] for worker in pools]
+        for parts, limit in zip(zip(*(grant.amounts for grant in held), strict=True), limits(policy), strict=False):
+            assert sum(parts) <= limit
         assert all(grant.kv_soft_bytes <= grant.kv_hard_bytes for grant in held)
 
 
 @given(policy=policies(), pool=st.integers(0, 1 << 40))
 def test_one_worker_gets_the_policy(policy: PolicyView, pool: int) -> None:
     """With exactly one worker its grant is the policy."""
-    grant = divide({"t": policy}, {"only": pool})["only"]["t"]
+    grant = divide({tenant("t"): policy}, {"only": pool})["only"][tenant("t")]
     for field in (*SHARED, "weight", "max_context", "max_output", "priority"):
         assert getattr(grant, field) == getattr(policy, field)
+
+
+@given(group=groups(), pool=st.integers(0, 1 << 40))
+def test_one_worker_gets_the_group(group: GroupPolicy, pool: int) -> None:
+    """With exactly one worker a share group's grant is the whole of its limits, under the group's own namespace."""
+    expected = GroupGrant(
+        namespace=group.namespace, kv_soft_bytes=group.kv_soft_bytes, kv_hard_bytes=group.kv_hard_bytes
+    )
+    assert divide({share_group("g"): group}, {"only": pool}) == {"only": {share_group("g"): expected}}
 
 
 @given(spare=st.integers(0, 1000), pools=POOLS.filter(bool))
