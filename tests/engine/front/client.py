@@ -125,12 +125,19 @@ class GenerateStream:
             await self.read()
 
     def token_ids(self, number: int) -> list[int]:
-        """Return the tokens of a request so far."""
+        """Return the tokens of a request so far, those of all its outputs."""
         return [token for event in self.events[number] for token in event.delta.token_ids]
 
     def text(self, number: int) -> str:
         """Return the text of a request so far."""
         return "".join(event.delta.text + event.finished.text for event in self.events[number])
+
+    def of_output(self, number: int, index: int) -> tuple[list[int], str, list[int]]:
+        """Return tokens, text and ends of one output of several so far."""
+        events = [event for event in self.events[number] if event.index == index]
+        token_ids = [token for event in events for token in event.delta.token_ids]
+        text = "".join(event.delta.text + event.output_finished.text for event in events)
+        return token_ids, text, [event.output_finished.reason for event in events if event.HasField("output_finished")]
 
 
 def is_end(event: pb.Event) -> bool:

@@ -9,7 +9,11 @@
     FLOOD   emit `count` tokens every step until cancelled
     QUEUE   never admit it
 
-Every running request holds one block, so that a leak shows in the statistics.
+Each of a request's `n` outputs does all of it, with a log-probability of -1 a token for the middle one and less for
+those further from it. A beam search counts `width` tokens in each of `count` steps, then sends `n` outputs of `count`
+tokens, the first of `A`, the next of `B` and so on.
+
+Every running output holds one block, so that a leak shows in the statistics; so do the share groups of the policy.
 """
 
 import argparse
@@ -29,8 +33,9 @@ _STEP_MS = int(os.environ.get("SCRIPTED_STEP_MS", "1"))
 
 
 @dataclass
-class _Request:
+class _Output:
     frame: ipc.SubmitFrame
+    index: int = 0
     emitted: int = 0
     blocks: int = 0
 
@@ -42,11 +47,16 @@ class _Request:
     def count(self) -> int:
         return self.frame.prompt[1]
 
+    @property
+    def logprob(self) -> float:
+        return -1.0 - abs(self.index - self.frame.n // 2)
+
 
 @dataclass
 class _Core:
     socket: "zmq.Socket[bytes]"
-    requests: dict[int, _Request] = field(default_factory=dict)
+    outputs: dict[tuple[int, int], _Output] = field(default_factory=dict)  # by handle and index
+    share_groups: dict[str, ipc.PolicyShareGroup] = field(default_factory=dict)
     step: int = 0
     output_tokens: int = 0
     stats_at: float = 0.0
@@ -54,53 +64,99 @@ class _Core:
     def take(self, frame: ipc.ToCore) -> None:
         match frame:
             case ipc.SubmitFrame():
-                self.requests[frame.handle] = _Request(frame)
+                for index in range(1 if frame.beam_width else frame.n):
+                    self.outputs[frame.handle, index] = _Output(frame, index)
             case ipc.CancelFrame():
-                outputs = [
-                    ipc.Output(handle=handle, finish_reason=frame.reason, kv_byte_seconds=7.0)
-                    for handle in frame.handles
-                    if self.requests.pop(handle, None) is not None
+                gone = [
+                    key
+                    for key in self.outputs
+                    if key[0] in frame.handles and (frame.index < 0 or key[1] == frame.index)
                 ]
-                self.send(ipc.StepFrame(step=self.step, outputs=outputs))
+                self.send(ipc.StepFrame(step=self.step, outputs=[self.cancel(key, frame.reason) for key in gone]))
             case ipc.PolicyFrame():
+                if frame.snapshot:
+                    self.share_groups.clear()
+                for name in frame.removed_share_groups:
+                    self.share_groups.pop(name, None)
+                self.share_groups |= {group.name: group for group in frame.share_groups}
                 applied = ipc.AppliedFrame(version=frame.version, epoch=frame.epoch, at=time.time(), step=self.step)
                 self.send(applied)
             case ipc.StopFrame():
                 sys.exit(0)
 
+    def cancel(self, key: tuple[int, int], reason: str) -> ipc.Output:
+        del self.outputs[key]
+        return ipc.Output(handle=key[0], index=key[1], finish_reason=reason, kv_byte_seconds=7.0)
+
     def run_step(self) -> None:
-        outputs = [output for output in map(self.advance, list(self.requests.values())) if output is not None]
+        outputs = []
+        for output in list(self.outputs.values()):
+            outputs += self.search(output) if output.frame.beam_width else self.advance(output)
         if outputs:
             self.step += 1
             self.send(ipc.StepFrame(step=self.step, outputs=outputs))
 
-    def advance(self, request: _Request) -> ipc.Output | None:
-        frame = request.frame
-        if request.mode == QUEUE:
-            return None
-        if request.mode == REFUSE:
-            del self.requests[frame.handle]
-            return ipc.Output(
+    def advance(self, output: _Output) -> list[ipc.Output]:
+        frame = output.frame
+        if output.mode == QUEUE:
+            return []
+        if output.mode == REFUSE:
+            self.outputs = {key: other for key, other in self.outputs.items() if key[0] != frame.handle}
+            refused = ipc.Output(
                 handle=frame.handle, refusal_code="kv_limit", message="needs 9 of 4 bytes", field="messages"
             )
-        first = not request.blocks
-        request.blocks = 1
-        tokens = self.tokens(request)
+            return [refused] if output.index == 0 else []
+        first = not output.blocks
+        output.blocks = 1
+        tokens = self.tokens(output)
         if not tokens and not first:
-            return None
-        request.emitted += len(tokens)
+            return []
+        output.emitted += len(tokens)
         self.output_tokens += len(tokens)
-        return ipc.Output(
+        admits = first and output.index == 0
+        news = ipc.Output(
+            handle=frame.handle,
+            index=output.index,
+            admitted_max_tokens=1000 if admits else 0,
+            cached_tokens=1 if admits else 0,
+            queue_seconds=0.25 if admits else 0.0,
+            token_ids=tokens,
+            finish_reason=self.finish(output),
+            kv_byte_seconds=float(output.emitted),
+            logprobs=[output.logprob] * len(tokens) if frame.num_logprobs >= 0 else [],
+        )
+        return [news]
+
+    def search(self, output: _Output) -> list[ipc.Output]:
+        frame = output.frame
+        first = not output.blocks
+        output.blocks = 1
+        output.emitted += 1
+        news = ipc.Output(
             handle=frame.handle,
             admitted_max_tokens=1000 if first else 0,
-            cached_tokens=1 if first else 0,
-            queue_seconds=0.25 if first else 0.0,
-            token_ids=tokens,
-            finish_reason=self.finish(request),
-            kv_byte_seconds=float(request.emitted),
+            unseen_tokens=frame.beam_width,
+            kv_byte_seconds=float(output.emitted),
         )
+        if output.emitted < output.count:
+            return [news]
+        if output.mode == DIE:
+            os.kill(os.getpid(), signal.SIGKILL)
+        del self.outputs[frame.handle, 0]
+        ends = [
+            ipc.Output(
+                handle=frame.handle,
+                index=index,
+                token_ids=[35 + index] * output.count,
+                finish_reason="length",
+                score=-float(index),
+                kv_byte_seconds=float(output.emitted) if index == 0 else 0.0,
+            )
+            for index in range(frame.n)
+        ]
+        return [news, *ends]
 
-    def tokens(self, request: _Request) -> list[int]:
+    def tokens(self, request: _Output) -> list[int]:
         if request.mode == FLOOD:
             return [65] * request.count
         if request.mode == ECHO:
@@ -111,18 +167,18 @@ class _Core:
             os.kill(os.getpid(), signal.SIGKILL)
         return []
 
-    def finish(self, request: _Request) -> str:
+    def finish(self, request: _Output) -> str:
         done = {ECHO: len(request.frame.prompt) - 2, COUNT: request.count}.get(request.mode)
         if request.emitted != done:
             return ""
-        del self.requests[request.frame.handle]
+        del self.outputs[request.frame.handle, request.index]
         return "stop" if request.mode == ECHO else "length"
 
     def send_stats(self) -> None:
         if time.monotonic() < self.stats_at:
             return
         self.stats_at = time.monotonic() + 0.25
-        open_blocks = sum(request.blocks for request in self.requests.values())
+        open_blocks = sum(output.blocks for output in self.outputs.values())
         self.send(
             ipc.StatsFrame(
                 at=time.time(),
@@ -132,11 +188,22 @@ class _Core:
                 blocks_open=open_blocks,
                 blocks_sealed=0,
                 running=open_blocks,
-                queued=len(self.requests) - open_blocks,
+                queued=len(self.outputs) - open_blocks,
                 prompt_tokens=0,
                 output_tokens=self.output_tokens,
                 num_preemptions=0,
                 tenants=[],
+                share_groups=[
+                    ipc.ShareGroupUse(
+                        name=group.name,
+                        kv_bytes=group.kv_soft_bytes,
+                        kv_peak_bytes=group.kv_hard_bytes,
+                        kv_cached_bytes=0,
+                        num_prefixes=len(group.prefixes),
+                        prefix_tokens=sum(map(len, group.prefixes)),
+                    )
+                    for group in self.share_groups.values()
+                ],
             )
         )
 
