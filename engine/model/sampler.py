@@ -4,6 +4,7 @@ A sample depends on its own logits, parameters, `random_key` and `position` alon
 number comes from hashing (key, position), and inverts the distribution's cumulative sum in a fixed order.
 """
 
+import struct
 from collections.abc import Sequence
 
 import torch
@@ -17,6 +18,7 @@ _NUCLEUS = -1  # the width of a row that top_p alone bounds
 _BINS = 0x3F81  # upper halves of float32 numbers in [0, 1]
 _BLOCK = 256  # tokens summed at once
 _COLDEST = 1e-6  # below this temperature every draw is the best token, and the division would overflow
+_CPU_ROWS = 8  # drawn at once on the CPU: what is computed of a few stays in the cache and in memory already mapped
 
 
 def sample(logits: torch.Tensor, parts: Sequence[SequenceStep]) -> torch.Tensor:
@@ -27,9 +29,12 @@ def sample(logits: torch.Tensor, parts: Sequence[SequenceStep]) -> torch.Tensor:
     for index, part in enumerate(parts):
         if part.sampling is not None and part.sampling.temperature > 0:
             groups.setdefault(_width(part.sampling, wide.shape[-1]), []).append(index)
+    at_once = _CPU_ROWS if logits.device.type == "cpu" else len(parts)
     for width, indices in groups.items():
-        rows = torch.tensor(indices, device=logits.device)
-        chosen[rows] = _draw(wide[rows], [parts[index] for index in indices], width)
+        for start in range(0, len(indices), at_once):
+            some = indices[start : start + at_once]
+            rows = torch.tensor(some, device=logits.device)
+            chosen[rows] = _draw(wide[rows], [parts[index] for index in some], width)
     return chosen
 
 
@@ -63,10 +68,10 @@ def _width(sampling: SamplingParams, vocab: int) -> int:
 
 
 def _draw(logits: torch.Tensor, parts: Sequence[SequenceStep], width: int) -> torch.Tensor:
-    """Sample rows of one width."""
+    """Sample rows of one width. `logits` is overwritten."""
     params = [part.sampling for part in parts if part.sampling is not None]
     temperatures = _column([max(one.temperature, _COLDEST) for one in params], logits).float()
-    weights = ((logits - logits.amax(-1, keepdim=True)) / temperatures).exp().nan_to_num_(0.0)
+    weights = logits.sub_(logits.amax(-1, keepdim=True)).div_(temperatures).exp_().nan_to_num_(0.0)
     numbers = _column([uniform(part.random_key, part.position) for part in parts], logits)
     if not width:
         return _pick(weights, numbers)
@@ -79,26 +84,38 @@ def _draw(logits: torch.Tensor, parts: Sequence[SequenceStep], width: int) -> to
 
 
 def _within_top_p(weights: torch.Tensor, top_p: torch.Tensor) -> torch.Tensor:
-    """Return weights `[N, vocab]` in [0, 1] with zeros outside each row's nucleus.
+    """Put zeros outside each row's nucleus into `weights` `[N, vocab]`, which lie in [0, 1], and return them.
 
     Sorting the vocabulary would cost four milliseconds a row where the distribution is flat. Instead weights fall into
     bins by their upper sixteen bits; the bins' masses tell where `top_p` is reached, and only that bin is sorted.
     """
     bins = weights.view(torch.int32) >> 16
-    offsets = torch.arange(0, weights.shape[0] * _BINS, _BINS, device=weights.device)[:, None]
+    offsets = torch.arange(0, weights.shape[0] * _BINS, _BINS, dtype=torch.int32, device=weights.device)[:, None]
     flat = (bins + offsets).flatten()
     mass = torch.bincount(flat, weights=weights.flatten(), minlength=weights.shape[0] * _BINS)
-    above = mass.view(-1, _BINS).double().flip(-1).cumsum(-1).flip(-1)  # of each bin and those over it
-    needed = top_p * above[:, :1]
-    cut = (above >= needed).sum(-1, keepdim=True) - 1
-    left = needed - F.pad(above, (0, 1)).gather(-1, cut + 1)
-    kept = weights * (bins > cut)
-    for row, edge in enumerate((bins == cut).unbind(0)):
-        tokens = edge.nonzero()[:, 0]
+    falling = mass.view(-1, _BINS).flip(-1).cumsum(-1, dtype=torch.float64)  # of each bin and those over it
+    needed = top_p * falling[:, -1:]
+    over = torch.searchsorted(falling, needed)  # bins that are in as a whole
+    left = needed - F.pad(falling, (1, 0)).gather(-1, over)
+    for row, cut in enumerate((_BINS - 1 - over).flatten().tolist()):
+        tokens = _indices(bins[row] == cut)
         best, order = weights[row, tokens].sort(descending=True, stable=True)
-        inside = tokens[order]
-        kept[row, inside] = _nucleus(best[None], left[row : row + 1])[0]
-    return kept
+        torch.threshold_(weights[row], _highest(cut), 0.0)
+        weights[row, tokens[order]] = _nucleus(best[None], left[row : row + 1])[0]
+    return weights
+
+
+def _highest(number: int) -> float:
+    """Return the greatest weight of a bin."""
+    (weight,) = struct.unpack("<f", struct.pack("<I", (number + 1 << 16) - 1))
+    return float(weight)
+
+
+def _indices(mask: torch.Tensor) -> torch.Tensor:
+    """Return where a mask is true, in order: `[M]` int64. On the CPU numpy finds them five times faster than torch."""
+    if mask.device.type == "cpu":
+        return torch.from_numpy(mask.numpy().nonzero()[0])
+    return mask.nonzero()[:, 0]
 
 
 def _nucleus(best: torch.Tensor, mass: torch.Tensor) -> torch.Tensor:

@@ -97,7 +97,8 @@ def test_same_key_and_position_repeat() -> None:
 
 def test_batch_mates_change_nothing() -> None:
     """Each row of a mixed batch draws what it draws alone, also where many logits are equal."""
-    logits = torch.randn(24, VOCAB, generator=torch.Generator().manual_seed(5)).bfloat16()
+    num_rows = 66  # more of each kind than are drawn at once
+    logits = torch.randn(num_rows, VOCAB, generator=torch.Generator().manual_seed(5)).bfloat16()
     options = [
         SamplingParams(temperature=0.0),
         SamplingParams(temperature=0.7),
@@ -106,10 +107,18 @@ def test_batch_mates_change_nothing() -> None:
         SamplingParams(temperature=1.5, top_k=500, top_p=0.95),
         SamplingParams(temperature=9.0, top_p=0.99),
     ]
-    parts = [part(options[row % len(options)], position=row, key=row * row) for row in range(24)]
+    parts = [part(options[row % len(options)], position=row, key=row * row) for row in range(num_rows)]
     together = sample(logits, parts)
-    for row in range(24):
+    for row in range(num_rows):
         assert int(sample(logits[row : row + 1], parts[row : row + 1])) == int(together[row])
+
+
+def test_logits_stay_as_they_are() -> None:
+    """Sampling leaves the logits to whoever reads them after it, such as the log-probabilities."""
+    logits = flat_and_peaked()[None].repeat(3, 1)
+    before = logits.clone()
+    sample(logits, [part(SamplingParams(top_p=0.5)), part(SamplingParams(top_k=4)), part(SamplingParams())])
+    assert torch.equal(logits, before)
 
 
 @pytest.mark.parametrize("temperature", [1e-30, 1e-5, 1e30])
