@@ -71,7 +71,8 @@ class Response:
             request_id=f"req_{self.id.removeprefix('resp_')}",
             field="response.input",
         )
-        job = replace(job, limit_field="response.max_output_tokens")
+        limit_field = "max_output_tokens" if request.max_completion_tokens else "max_tokens"
+        job = replace(job, limit_field=f"response.{limit_field}")
         async with running(web, grant, job) as started:
             run = started.runs[0]
             self._fail = run.fail

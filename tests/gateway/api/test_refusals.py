@@ -80,6 +80,89 @@ def test_wrong_field_is_named(stack: Stack, key: str, field: str, value: object)
     assert error["type"] == "invalid_request_error"
 
 
+BEAMS = {"use_beam_search": True}
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"n": 129}, "n"),
+        ({"n": -1}, "n"),
+        ({"n": True}, "n"),
+        ({"use_beam_search": "yes"}, "use_beam_search"),
+        ({"beam_width": 4}, "beam_width"),
+        ({"beam_width": 4, "use_beam_search": False}, "beam_width"),
+        ({"length_penalty": 2}, "length_penalty"),
+        ({"early_stopping": True}, "early_stopping"),
+        (BEAMS | {"beam_width": 1}, "beam_width"),
+        (BEAMS | {"beam_width": 65}, "beam_width"),
+        (BEAMS | {"beam_width": 10**12}, "beam_width"),
+        (BEAMS | {"beam_width": 2, "n": 3}, "beam_width"),
+        (BEAMS | {"n": 65}, "n"),
+        (BEAMS | {"length_penalty": 10**40}, "length_penalty"),
+        (BEAMS | {"length_penalty": "NaN"}, "length_penalty"),
+        (BEAMS | {"early_stopping": "never"}, "early_stopping"),
+        (BEAMS | {"temperature": 0.5}, "temperature"),
+        (BEAMS | {"top_p": 0.9}, "top_p"),
+        (BEAMS | {"top_k": 5}, "top_k"),
+        (BEAMS | {"seed": 0}, "seed"),
+        (BEAMS | {"stop": "a"}, "stop"),
+    ],
+)
+@pytest.mark.parametrize("path", [CHAT, "/v1/completions"])
+def test_outputs_that_cannot_be_given_are_refused(
+    stack: Stack, key: str, path: str, fields: dict[str, Any], param: str
+) -> None:
+    """A number of outputs or a search that can't be honoured is a 400 that names the field and what to do."""
+    body = {"model": "tiny", "max_tokens": 1} | ({"messages": HELLO} if path == CHAT else {"prompt": "hello"})
+    with stack.http(key) as client:
+        response = client.post(path, json=body | fields)
+    assert response.status_code == 400
+    error = error_of(response)
+    assert error["param"] == param
+    assert f"`{param}`" in error["message"]
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"best_of": 0}, "best_of"),
+        ({"best_of": 129}, "best_of"),
+        ({"best_of": "2"}, "best_of"),
+        ({"best_of": 2, "n": 3}, "best_of"),
+        ({"best_of": 2, "stream": True}, "best_of"),
+        (BEAMS | {"best_of": 4}, "best_of"),
+        ({"prompt": ["a"] * 9, "n": 120}, "prompt"),
+        ({"prompt": ["a"] * 9, "best_of": 120}, "prompt"),
+        ({"prompt": ["a"] * 20} | BEAMS | {"beam_width": 64}, "prompt"),
+    ],
+)
+def test_best_of_that_cannot_be_given_is_refused(stack: Stack, key: str, fields: dict[str, Any], param: str) -> None:
+    """`best_of` under `n`, streamed or with beams, and more outputs than one request may have, are a 400."""
+    with stack.http(key) as client:
+        response = client.post("/v1/completions", json={"model": "tiny", "prompt": "a", "max_tokens": 1} | fields)
+    assert response.status_code == 400
+    error = error_of(response)
+    assert error["param"] == param
+    assert f"`{param}`" in error["message"]
+
+
+def test_best_of_is_no_field_of_chat(stack: Stack, key: str) -> None:
+    """`best_of` exists on completions alone, as at OpenAI."""
+    with stack.http(key) as client:
+        response = client.post(CHAT, json={"model": "tiny", "messages": HELLO, "best_of": 1})
+    assert (response.status_code, error_of(response)["code"]) == (400, "unknown_field")
+
+
+def test_not_a_number_is_no_json(stack: Stack, key: str) -> None:
+    """NaN as a penalty of length is a 400."""
+    body = json.dumps({"model": "tiny", "messages": HELLO, "use_beam_search": True, "length_penalty": float("nan")})
+    with stack.http(key) as client:
+        response = client.post(CHAT, content=body.encode())
+    assert response.status_code == 400
+    error_of(response)
+
+
 @pytest.mark.parametrize(
     ("message", "param"),
     [

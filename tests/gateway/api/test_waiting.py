@@ -17,7 +17,7 @@ from gateway.admission.leases import Leases
 from gateway.api import respond
 from gateway.api.auth import KeyCache
 from gateway.api.chat import chat_completions
-from gateway.api.exchange import Endpoint
+from gateway.api.exchange import Endpoint, Handler
 from gateway.drain import Drain
 from gateway.reads import Reads
 from gateway.web import Web
@@ -33,7 +33,7 @@ BODY = {"model": "scripted", "messages": [{"role": "user", "content": "hello"}],
 class Client:
     """The client's end of one ASGI request."""
 
-    def __init__(self, web: Web, body: dict[str, Any]) -> None:
+    def __init__(self, web: Web, body: dict[str, Any], handler: Handler = chat_completions) -> None:
         self.sent: list[dict[str, Any]] = []
         self._leave = asyncio.Event()
         self._messages = [{"type": "http.request", "body": json.dumps(body).encode()}]
@@ -44,7 +44,7 @@ class Client:
             "headers": [(b"authorization", f"Bearer {new_key('live')}".encode())],
             "state": {"web": web, "request_id": "req_x"},
         }
-        self.task = asyncio.create_task(Endpoint(chat_completions)(scope, self._receive, self._send))
+        self.task = asyncio.create_task(Endpoint(handler)(scope, self._receive, self._send))
 
     @property
     def status(self) -> int:

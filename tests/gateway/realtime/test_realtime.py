@@ -93,6 +93,17 @@ def test_forms_of_input(stack: Stack, tenant: TenantInTest, response: dict[str, 
     }
 
 
+@pytest.mark.parametrize("field", ["max_output_tokens", "max_tokens"])
+def test_output_above_the_policy_fails_the_response(stack: Stack, field: str) -> None:
+    """More output than the policy allows ends the response as failed, and names the field as it was written."""
+    with dial(stack, stack.tenant(max_output=8).key()) as socket:
+        send(socket, type="response.create", response={"model": "tiny", "input": HELLO, field: 9})
+        _, done = until_done(socket)
+    assert done["status"] == "failed"
+    assert done["status_details"]["error"]["param"] == f"response.{field}"
+    assert "at most 8" in done["status_details"]["error"]["message"]
+
+
 def test_several_at_once_and_cancel(stack: Stack, tenant: TenantInTest) -> None:
     """Responses run side by side; cancelling one ends it soon and leaves the other alone."""
     with dial(stack, tenant.key()) as socket:
@@ -130,6 +141,8 @@ def test_several_at_once_and_cancel(stack: Stack, tenant: TenantInTest) -> None:
         ({"type": "response.create", "response": {"model": "tiny", "input": HELLO, "tools": [1]}}, "response.tools"),
         ({"type": "response.create", "response": {"model": "tiny", "input": []}}, "response.input"),
         ({"type": "response.create", "response": LONG | {"temperature": 9}}, "response.temperature"),
+        ({"type": "response.create", "response": LONG | {"n": 2}}, "response.n"),
+        ({"type": "response.create", "response": LONG | {"use_beam_search": True}}, "response.use_beam_search"),
         ({"type": "response.cancel", "response_id": "resp_none"}, "response_id"),
         ({"type": "response.cancel", "response_id": 7}, "response_id"),
     ],
