@@ -16,7 +16,9 @@ import { Copy } from "./islands/copy";
 import { Feed } from "./islands/feed";
 import { LiveUse } from "./islands/live-use";
 import { Menu } from "./islands/menu";
+import { Messages } from "./islands/messages";
 import { Playground } from "./islands/playground";
+import { Refresh } from "./islands/refresh";
 import { Theme } from "./islands/theme";
 import { Trouble } from "./islands/trouble";
 import { mountIslands } from "./lib/island";
@@ -27,7 +29,9 @@ mountIslands(document.body, {
   feed: Feed,
   "live-use": LiveUse,
   menu: Menu,
+  messages: Messages,
   playground: Playground,
+  refresh: Refresh,
   theme: Theme,
   trouble: Trouble,
 });

@@ -5,12 +5,13 @@ from typing import Any
 import msgspec
 from django.http import Http404, HttpRequest, HttpResponse
 from django.shortcuts import render
-from django.utils import timezone
+from django.urls import reverse
 from django.views.decorators.http import require_http_methods, require_POST, require_safe
 
 from gateway.console import policy_form
 from gateway.console.access import operator_page
-from gateway.console.policy_form import Guarantees, PolicyForm
+from gateway.console.acks import acks_line
+from gateway.console.policy_form import PolicyForm
 from tenants import selectors
 from tenants.console.access import actor
 from tenants.console.readings import readings
@@ -19,8 +20,6 @@ from tenants.errors import PolicyInvalid, StaleVersion
 from tenants.models import User
 from tenants.services.policy import set_policy
 
-LATE_SECONDS = 3.0  # a version that is not everywhere by then is shown with the workers that it waits for
-
 
 @require_http_methods(["GET", "HEAD", "POST"])
 @operator_page
@@ -28,16 +27,15 @@ def policy(request: HttpRequest, operator: User, slug: str) -> HttpResponse:
     """Show a tenant's policy; on POST change it, if nobody else did since it was read."""
     tenant, current = _tenant_and_policy(slug)
     if request.method != "POST":
-        form = PolicyForm(initial=policy_form.initial(current))
-        return render(request, "operator/policy.html", _shown(tenant, current, form))
-    form = PolicyForm(request.POST)
+        return render(request, "operator/policy.html", _shown(tenant, current, _fresh(current)))
+    form = PolicyForm(request.POST, groups=_groups())
     if not form.is_valid():
         return _editor(request, tenant, current, form, status=422)
     if form.cleaned_data["base"].version != current.version:
         return _conflict(request, tenant, form)
     changes = form.changes(current)
     if not changes:
-        return _editor(request, tenant, current, PolicyForm(initial=policy_form.initial(current)))
+        return _editor(request, tenant, current, _fresh(current))
     try:
         saved = set_policy(
             tenant_id=tenant.id, expected_version=current.version, changes=changes, actor=actor(operator)
@@ -47,8 +45,7 @@ def policy(request: HttpRequest, operator: User, slug: str) -> HttpResponse:
         return _editor(request, tenant, current, form, status=422)
     except StaleVersion:
         return _conflict(request, tenant, form)
-    fresh = PolicyForm(initial=policy_form.initial(saved))
-    return _editor(request, tenant, saved, fresh, acks=selectors.policy_acks(saved.version))
+    return _editor(request, tenant, saved, _fresh(saved), acks=selectors.policy_acks(saved.version))
 
 
 @require_POST
@@ -56,7 +53,7 @@ def policy(request: HttpRequest, operator: User, slug: str) -> HttpResponse:
 def effect(request: HttpRequest, operator: User, slug: str) -> HttpResponse:
     """Return what the form's values would do, without doing it."""
     tenant, current = _tenant_and_policy(slug)
-    form = PolicyForm(request.POST)
+    form = PolicyForm(request.POST, groups=_groups())
     return render(request, "operator/effect.html", _shown(tenant, current, form))
 
 
@@ -68,9 +65,11 @@ def acks(request: HttpRequest, operator: User, slug: str, version: int) -> HttpR
     found = selectors.policy_acks(version)
     if found is None or found.tenant_id != tenant.id:
         raise Http404
-    waited = (timezone.now() - found.changed_at).total_seconds()
-    late = [ack.worker_id for ack in found.workers if ack.ms is None] if waited > LATE_SECONDS else []
-    return render(request, "operator/acks.html", {"tenant": tenant, "acks": found, "late": late})
+    return acks_line(request, found, _acks_url(slug))
+
+
+def _acks_url(slug: str) -> str:
+    return reverse("operator-policy", args=[slug]) + "acks/"
 
 
 def _tenant_and_policy(slug: str) -> tuple[TenantView, PolicyView]:
@@ -79,6 +78,15 @@ def _tenant_and_policy(slug: str) -> tuple[TenantView, PolicyView]:
     if tenant is None or current is None:
         raise Http404
     return tenant, current
+
+
+def _fresh(current: PolicyView) -> PolicyForm:
+    """Return the form as it is before anything is changed."""
+    return PolicyForm(initial=policy_form.initial(current), groups=_groups())
+
+
+def _groups() -> list[str]:
+    return [group.name for group in selectors.share_groups()]
 
 
 def _editor(
@@ -105,10 +113,7 @@ def _shown(tenant: TenantView, current: PolicyView, form: PolicyForm) -> dict[st
     use = now.of(tenant.id)
     changes: dict[str, Any] = form.changes(current) if form.is_valid() else {}
     after = msgspec.structs.replace(current, **changes)
-    others = sum(policy.kv_soft_bytes for owner, policy in selectors.policies() if owner != tenant.id)
-    guarantees = Guarantees(
-        before=others + current.kv_soft_bytes, after=others + after.kv_soft_bytes, pool=selectors.pool_bytes()
-    )
+    guarantees = policy_form.guarantees(before=current.kv_soft_bytes, after=after.kv_soft_bytes)
     return {
         "tenant": tenant,
         "policy": current,
@@ -122,4 +127,5 @@ def _shown(tenant: TenantView, current: PolicyView, form: PolicyForm) -> dict[st
         "action": "Mend the values first" if form.errors else policy_form.action(changes, current),
         "guarantees": guarantees,
         "is_ready": bool(changes) and guarantees.fits,
+        "acks_url": _acks_url(tenant.slug),
     }

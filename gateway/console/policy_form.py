@@ -1,17 +1,17 @@
 """The form of a policy, and what a change of it would do."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
-from decimal import Decimal, InvalidOperation
 from typing import Any
 
 import msgspec
 from django import forms
 
+from gateway.console.bytes_field import BytesField, BytesWidget
+from tenants import selectors
 from tenants.console import figures
 from tenants.contracts import PolicyView
 from tenants.rules.policy import LOW_WATERMARK, MOST_BYTES, MOST_COUNT, PRIORITIES
-
-UNITS = {"B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40}
 
 LABELS = {
     "kv_soft_bytes": "guaranteed KV",
@@ -24,47 +24,9 @@ LABELS = {
     "max_output": "output",
     "weight": "weight",
     "priority": "class",
+    "share_group": "share group",
 }
-
-
-class BytesWidget(forms.MultiWidget):
-    """A number and its unit."""
-
-    def __init__(self) -> None:
-        number = forms.TextInput(attrs={"class": "input number", "inputmode": "decimal", "autocomplete": "off"})
-        unit = forms.Select(attrs={"class": "input", "aria-label": "Unit"}, choices=[(u, u) for u in UNITS])
-        super().__init__({"": number, "unit": unit})
-
-    def decompress(self, value: int | None) -> list[str]:
-        """Return the number and the largest unit that writes it in whole."""
-        if not value:
-            return ["0", "MiB"]
-        unit = next(unit for unit in reversed(UNITS) if value % UNITS[unit] == 0)
-        return [str(value // UNITS[unit]), unit]
-
-
-class BytesField(forms.MultiValueField):
-    """Bytes, written as a number with a unit; `1.5 GiB` is fine where it comes to whole bytes."""
-
-    is_joined = True  # drawn side by side
-
-    widget = BytesWidget
-
-    def __init__(self, **kwargs: Any) -> None:
-        super().__init__((forms.CharField(max_length=32), forms.ChoiceField(choices=[(u, u) for u in UNITS])), **kwargs)
-
-    def compress(self, data_list: list[str]) -> int:
-        """Return the bytes."""
-        number, unit = data_list
-        try:
-            amount = Decimal(number.strip().replace(",", ".")) * UNITS[unit]
-        except InvalidOperation as error:
-            raise forms.ValidationError("Write a number, such as 256 or 1.5.") from error
-        if not amount.is_finite() or amount < 0 or amount > MOST_BYTES:
-            raise forms.ValidationError("Write a number from 0 to 1 EiB.")
-        if amount != int(amount):
-            raise forms.ValidationError("This is not a whole number of bytes: choose a smaller unit.")
-        return int(amount)
+NO_GROUP = "None"
 
 
 def _count(label: str, *, low: int, high: int = MOST_COUNT, hint: str = "") -> forms.IntegerField:
@@ -95,6 +57,19 @@ class PolicyForm(forms.Form):
         choices=[(name, name) for name in PRIORITIES],
         widget=forms.Select(attrs={"class": "input"}),
     )
+    share_group = forms.ChoiceField(
+        help_text="Whose registered prefixes its requests share.",
+        required=False,
+        widget=forms.Select(attrs={"class": "input"}),
+    )
+
+    def __init__(self, *args: Any, groups: Iterable[str], **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.groups = tuple(groups)
+        share_group = self.fields["share_group"]
+        assert isinstance(share_group, forms.ChoiceField)
+        share_group.choices = [("", NO_GROUP), *((name, name) for name in self.groups)]
+        share_group.error_messages["invalid_choice"] = "This group is no longer there: choose another, or none."
 
     def clean_base(self) -> PolicyView:
         """Read the policy that the form was made from."""
@@ -131,7 +106,7 @@ class PolicyForm(forms.Form):
                 data[name], data[f"{name}_unit"] = BytesWidget().decompress(value)
             else:
                 data[name] = str(_plain(value))
-        return PolicyForm(data)
+        return PolicyForm(data, groups=self.groups)
 
 
 def encoded(policy: PolicyView) -> str:
@@ -178,6 +153,8 @@ def written(name: str, value: Any) -> str:
         return str(figures.count(value, "tok"))
     if name == "weight":
         return f"{value:g}"
+    if name == "share_group":
+        return value or "none"
     return value if isinstance(value, str) else str(figures.count(value))
 
 
@@ -190,6 +167,8 @@ def action(changes: dict[str, Any], current: PolicyView) -> str:
     ((name, after),) = changes.items()
     if name == "priority":
         return f"Set class to {after}"
+    if name == "share_group":
+        return f"Join share group {after}" if after else f"Leave share group {current.share_group}"
     before = getattr(current, name)
     if name in ("rpm", "tpm") and not after:
         return f"Remove the limit of {LABELS[name]}"
@@ -200,7 +179,7 @@ def action(changes: dict[str, Any], current: PolicyView) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Guarantees:
-    """The sum of all soft limits against the pool, before and after."""
+    """The sum of all soft limits, of tenants and share groups, against the pool, before and after."""
 
     before: int
     after: int
@@ -215,3 +194,9 @@ class Guarantees:
     def fits(self) -> bool:
         """Whether the guarantees fit, or rise no further."""
         return self.after <= self.room or self.after <= self.before
+
+
+def guarantees(*, before: int, after: int) -> Guarantees:
+    """Return the sum before and after one owner's soft limit goes from `before`, which is in force, to `after`."""
+    total = selectors.guaranteed_bytes()
+    return Guarantees(before=total, after=total - before + after, pool=selectors.pool_bytes())

@@ -10,7 +10,7 @@ from django.views.decorators.http import require_safe
 from gateway.console.access import operator_page
 from tenants import selectors
 from tenants.console.readings import Readings, Use, readings
-from tenants.contracts import PolicyView, TenantView
+from tenants.contracts import PolicyView, ShareGroupView, TenantView
 from tenants.models import User
 from tenants.rules.policy import LOW_WATERMARK
 
@@ -24,8 +24,19 @@ class Row:
     tenant: TenantView
     policy: PolicyView
     use: Use
-    start: float  # per cent: where its part of the pool's bar begins
-    share: float  # per cent: how long that part is
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Piece:
+    """One account's part of the pool's bar; places and lengths in per cent of the pool."""
+
+    account: str  # as the live feed's uses are keyed: tenant:<id> or group:<name>
+    name: str
+    colour: int | None  # None: shared memory
+    start: float
+    length: float
+    held: float  # where what is only cached begins, at the end of the part
+    cached: float
 
 
 @require_safe
@@ -46,14 +57,16 @@ def _fleet(request: HttpRequest) -> dict[str, Any]:
     now = readings()
     workers = selectors.live_workers()
     policies = dict(selectors.policies())
+    groups = selectors.share_groups()
     pool = now.pool_bytes or sum(worker.kv_bytes for worker in workers)
-    soft = sum(policy.kv_soft_bytes for policy in policies.values())
+    soft = selectors.guaranteed_bytes()
     sort = request.GET.get("sort", "")
     sort = sort if sort in SORTS else "tenant"
-    rows = _rows(now, policies, pool)
+    rows = [Row(tenant=tenant, policy=policies[tenant.id], use=now.of(tenant.id)) for tenant in selectors.tenants()]
     return {
         "rows": _sorted(rows, sort),
-        "pieces": rows,  # the pool's bar keeps one order, whatever the table's
+        "pieces": _pieces(rows, groups, now, pool),  # the pool's bar keeps one order, whatever the table's
+        "has_groups": bool(groups),
         "sort": sort,
         "readings": now,
         "workers": workers,
@@ -65,18 +78,27 @@ def _fleet(request: HttpRequest) -> dict[str, Any]:
     }
 
 
-def _rows(now: Readings, policies: dict[str, PolicyView], pool: int) -> list[Row]:
-    """Return a row for every tenant, by slug, with its place in the pool's bar."""
-    rows: list[Row] = []
+def _pieces(rows: list[Row], groups: list[ShareGroupView], now: Readings, pool: int) -> list[Piece]:
+    """Lay what the accounts use end to end along the pool: the tenants by slug, then the share groups by name."""
+    accounts = [(f"tenant:{row.tenant.id}", row.tenant.name, row.tenant.colour, row.use) for row in rows]
+    shared = [(f"group:{group.name}", f"shared: {group.name}", None, now.of_group(group.name)) for group in groups]
+    pieces: list[Piece] = []
     start = 0.0
-    for tenant in selectors.tenants():
-        use = now.of(tenant.id)
-        share = use.kv_bytes / pool * 100 if pool else 0.0
-        rows.append(
-            Row(tenant=tenant, policy=policies[tenant.id], use=use, start=round(start, 3), share=round(share, 3))
+    for account, name, colour, use in [*accounts, *shared]:
+        length, cached = (part / pool * 100 if pool else 0.0 for part in (use.kv_bytes, use.kv_cached_bytes))
+        pieces.append(
+            Piece(
+                account=account,
+                name=name,
+                colour=colour,
+                start=round(start, 3),
+                length=round(length, 3),
+                held=round(start + length - cached, 3),
+                cached=round(cached, 3),
+            )
         )
-        start += share
-    return rows
+        start += length
+    return pieces
 
 
 def _sorted(rows: list[Row], sort: str) -> list[Row]:

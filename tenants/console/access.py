@@ -34,6 +34,11 @@ class Place:
         return may(self.role, "keys.write")
 
     @property
+    def may_write_prefixes(self) -> bool:
+        """Whether the reader may register prefixes for the tenant's share group, and remove the tenant's own."""
+        return may(self.role, "manage")
+
+    @property
     def actor(self) -> Actor:
         """The reader as the audit trail names them."""
         return actor(self.user)

@@ -14,8 +14,10 @@ from tenants.models import User
 TENANT_PAGES: tuple[tuple[str, str, bool, Right], ...] = (  # words, route, whether it stands for its page alone, right
     ("Overview", "tenant-overview", True, "read"),
     ("Keys", "tenant-keys", False, "read"),
+    ("Prefixes", "tenant-prefixes", False, "read"),
     ("Playground", "tenant-playground", False, "keys.write"),
 )
+OPERATOR_PAGES = (("Tenants", "operator-tenants"), ("Share groups", "operator-share-groups"))
 MOST_LISTED = 50  # tenants in the switcher; an operator finds the rest on the tenants page
 
 
@@ -51,7 +53,7 @@ def masthead(request: HttpRequest, place: Place | None) -> Masthead:
             if may(place.role, right)
         ]
     else:
-        pages = [("Tenants", reverse("operator-tenants"), False)] if user.is_staff else []
+        pages = [(words, reverse(name), False) for words, name in OPERATOR_PAGES] if user.is_staff else []
     return Masthead(
         title=place.tenant.name if place else "Operator" if user.is_staff else "",
         colour=place.tenant.colour if place else None,

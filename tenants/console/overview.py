@@ -14,7 +14,7 @@ from tenants.console.readings import readings
 @require_safe
 @tenant_page()
 def overview(request: HttpRequest, place: Place) -> HttpResponse:
-    """Show the tenant's headroom, its limits, and how to send a first request."""
+    """Show the tenant's headroom its limits, and how to send a first request."""
     shown = _headroom(place) | {
         "base_url": request.build_absolute_uri("/v1"),
         "models": selectors.served_models(),
@@ -40,6 +40,6 @@ def _headroom(place: Place) -> dict[str, Any]:
         "policy": policy,
         "use": use,
         "readings": now,
-        "headroom_bytes": max(0, policy.kv_hard_bytes - use.kv_bytes),
+        "headroom_bytes": max(0, policy.kv_hard_bytes - use.kv_held_bytes),  # what is only cached makes room
         "borrowed_bytes": max(0, min(use.kv_bytes, policy.kv_hard_bytes) - policy.kv_soft_bytes),
     }

@@ -1,9 +1,12 @@
-"""The last statistics of each worker, which the controller leaves in Redis: what a page starts from before the feed."""
+"""What the controller leaves in Redis about each worker: its last statistics, and what registered prefixes are to it.
 
-from collections.abc import Iterable
+A page starts from them before the feed.
+"""
+
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from functools import lru_cache
+from functools import lru_cache, reduce
 
 import msgspec
 import redis
@@ -11,7 +14,7 @@ import structlog
 from django.conf import settings
 
 from tenants import selectors
-from tenants.contracts import STATS_KEY, TenantUse, WorkerStats
+from tenants.contracts import PREFIXES_KEY, STATS_KEY, PrefixReading, ShareGroupUse, TenantUse, WorkerStats
 
 log = structlog.get_logger(__name__)
 
@@ -20,12 +23,18 @@ _PATIENCE_SECONDS = 0.5  # a page is worth more than its first numbers
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Use:
-    """One tenant's use of the whole fleet."""
+    """One tenant's use of the whole fleet, or one share group's, which runs nothing itself."""
 
     kv_bytes: int = 0
+    kv_cached_bytes: int = 0  # of `kv_bytes`, what no request holds
     running: int = 0
     queued: int = 0
     output_tokens_per_second: float = 0.0
+
+    @property
+    def kv_held_bytes(self) -> int:
+        """What requests hold."""
+        return self.kv_bytes - self.kv_cached_bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,34 +84,63 @@ class Readings:
 
     def of(self, tenant_id: str) -> Use:
         """Return one tenant's use, added up over the workers."""
-        uses = [use for worker in self.workers for use in worker.tenants if use.tenant_id == tenant_id]
-        return _added(uses)
+        return reduce(
+            _plus, (use for worker in self.workers for use in worker.tenants if use.tenant_id == tenant_id), Use()
+        )
+
+    def of_group(self, name: str) -> Use:
+        """Return one share group's use, added up over the workers."""
+        return reduce(_plus, (use for worker in self.workers for use in worker.share_groups if use.name == name), Use())
 
 
 def readings() -> Readings:
     """Read the last statistics of every live worker; a Redis that does not answer gives no readings, and a warning."""
     names = [worker.worker_id for worker in selectors.live_workers()]
-    if not names:
-        return Readings(workers=(), missing=0)
-    try:
-        values = _redis().mget([STATS_KEY.format(worker_id=name) for name in names])
-    except redis.RedisError as error:
-        log.warning("readings_away", reason=type(error).__name__)
-        return Readings(workers=(), missing=len(names))
-    workers = tuple(msgspec.json.decode(value, type=WorkerStats) for value in values if value)
+    values = _read([STATS_KEY.format(worker_id=name) for name in names])
+    workers = tuple(msgspec.json.decode(value, type=WorkerStats) for value in values)
     return Readings(workers=workers, missing=len(names) - len(workers))
 
 
-def _added(uses: Iterable[TenantUse]) -> Use:
-    total = Use()
-    for use in uses:
-        total = Use(
-            kv_bytes=total.kv_bytes + use.kv_bytes,
-            running=total.running + use.running,
-            queued=total.queued + use.queued,
-            output_tokens_per_second=total.output_tokens_per_second + use.output_tokens_per_second,
-        )
-    return total
+def prefix_readings() -> dict[str, tuple[PrefixReading, ...]]:
+    """Return what each registered prefix, by id, is to each model that live workers serve, by the model's name.
+
+    Of several workers with one model the first that can share it speaks. A prefix without an entry has not reached a
+    worker yet, or Redis does not answer.
+    """
+    keys = [PREFIXES_KEY.format(worker_id=worker.worker_id) for worker in selectors.live_workers()]
+    found: dict[str, dict[str, PrefixReading]] = {}
+    for value in _read(keys):
+        for reading in msgspec.json.decode(value, type=list[PrefixReading]):
+            by_model = found.setdefault(reading.prefix_id, {})
+            if reading.model not in by_model or by_model[reading.model].problem:
+                by_model[reading.model] = reading
+    return {prefix_id: tuple(by_model[model] for model in sorted(by_model)) for prefix_id, by_model in found.items()}
+
+
+def _plus(total: Use, use: TenantUse | ShareGroupUse) -> Use:
+    """Add one worker's part."""
+    kv_bytes = total.kv_bytes + use.kv_bytes
+    kv_cached_bytes = total.kv_cached_bytes + use.kv_cached_bytes
+    if isinstance(use, ShareGroupUse):
+        return Use(kv_bytes=kv_bytes, kv_cached_bytes=kv_cached_bytes)
+    return Use(
+        kv_bytes=kv_bytes,
+        kv_cached_bytes=kv_cached_bytes,
+        running=total.running + use.running,
+        queued=total.queued + use.queued,
+        output_tokens_per_second=total.output_tokens_per_second + use.output_tokens_per_second,
+    )
+
+
+def _read(keys: Sequence[str]) -> list[bytes]:
+    """Return the values that are there; none when Redis is away, which the log says."""
+    if not keys:
+        return []
+    try:
+        return [value for value in _redis().mget(keys) if value is not None]
+    except redis.RedisError as error:
+        log.warning("readings_away", reason=type(error).__name__)
+        return []
 
 
 @lru_cache(maxsize=1)

@@ -40,16 +40,18 @@ def figure(kind: str, amount: float, unit: str | None = None, field: str = "", k
 
 @register.inclusion_tag("parts/limit.html")
 def limit_bar(use: int, soft: int, hard: int, **options: Any) -> dict[str, Any]:
-    """Draw a limit. Options: `colour` of the tenant, `field` (its name to the live feed), `was_hard` (a ghost).
+    """Draw a limit. Options: `cached` (of the use, what no request holds), `colour` of the tenant or `is_shared` for a
+    share group, `field` (its name to the live feed), `was_hard` (a ghost).
 
     A `soft` of -1 is none: where nothing can be borrowed, as with a sum, all of the use is plain.
     """
     soft, has_soft = (hard, False) if soft < 0 else (soft, soft > 0)
     was_hard = options.get("was_hard") or hard
-    parts = limit_parts(use, soft, hard, span=was_hard)
+    cached = options.pop("cached", 0)
+    parts = limit_parts(use, soft, hard, cached=cached, span=was_hard)
     return {
         "parts": parts,
-        "words": _words(use, soft if has_soft else 0, hard),
+        "words": _words(use, cached, soft if has_soft else 0, hard),
         "ghost": None if was_hard == hard else round(was_hard / max(use, hard, was_hard) * 100, 2),
         "has_soft": has_soft,
         "over_from": round(parts.used + parts.borrowed, 2),
@@ -57,9 +59,10 @@ def limit_bar(use: int, soft: int, hard: int, **options: Any) -> dict[str, Any]:
     }
 
 
-def _words(use: int, soft: int, hard: int) -> str:
-    """Say what a bar shows, for those who do not see it; the live feed says the same."""
-    return f"uses {figures.size(use)}, soft limit {figures.size(soft)}, hard limit {figures.size(hard)}"
+def _words(use: int, cached: int, soft: int, hard: int) -> str:
+    """Say what a bar shows, for its tooltip and for those who do not see it; the live feed says the same."""
+    part = f", of it {figures.size(cached)} only cached" if cached else ""
+    return f"uses {figures.size(use)}{part}, soft limit {figures.size(soft)}, hard limit {figures.size(hard)}"
 
 
 @register.inclusion_tag("parts/field.html")

@@ -38,7 +38,7 @@ def set_hard(console: Watched, number: str) -> None:
     button = page.get_by_role("button", name=re.compile("(Lower|Raise) hard limit to"))
     expect(button).to_be_enabled()
     button.click()
-    expect(page.locator("#acks")).to_contain_text(re.compile(r"applied on 1/1 workers\s+in\s+[\d.]+\s*m?s"))
+    expect(page.locator("#editor .stages")).to_contain_text(re.compile(r"applied on 1/1 workers\s+in\s+[\d.]+\s*m?s"))
 
 
 def test_tenants_are_live(console: Watched) -> None:
@@ -57,7 +57,7 @@ def test_hard_limit_is_lowered_and_acked(console: Watched) -> None:
     expect(page.locator("#effect")).to_contain_text(re.compile(r"Hard limit\s+256 MiB →\s*to\s*192 MiB"))
     expect(page.get_by_role("button", name="Lower hard limit to 192 MiB")).to_be_enabled()
     set_hard(console, "192")
-    expect(page.locator("#acks .step.done")).to_have_count(3)
+    expect(page.locator("#editor .stages .step.done")).to_have_count(3)
     console.go("/operator/tenants/")
     row = page.get_by_role("row").filter(has_text="Whale")
     expect(row.get_by_role("img", name=re.compile("hard limit 192 MiB"))).to_be_visible()
@@ -87,8 +87,8 @@ def test_limits_are_changed_on_a_phone_without_leaving_the_field(
     expect(button).to_be_enabled()
     expect(button).to_be_in_viewport(ratio=1)
     button.click()
-    expect(page.locator("#acks")).to_contain_text("applied on 1/1 workers")
-    expect(page.locator("#acks")).to_be_in_viewport(ratio=1)
+    expect(page.locator("#editor .stages")).to_contain_text("applied on 1/1 workers")
+    expect(page.locator("#editor .stages")).to_be_in_viewport(ratio=1)
     page.evaluate("window.scrollTo(0, document.documentElement.scrollHeight)")
     bar, last = page.locator("#effect .panel-foot").bounding_box(), page.locator("#effect .panel-body").bounding_box()
     assert bar is not None

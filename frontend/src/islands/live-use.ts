@@ -1,18 +1,10 @@
 import { bytes, count, rate, show, type Figure } from "../lib/figure";
 import type { Hint, WorkerStats } from "../lib/hints";
 import { Island } from "../lib/island";
-import { drawLimit, limitParts, limitWords } from "../lib/limit";
+import { drawLimit } from "../lib/limit";
+import { NO_USE, pieces, usesOf, type Use, type Uses } from "../lib/use";
 
-interface Use {
-  kv: number;
-  running: number;
-  queued: number;
-  rate: number;
-}
-
-const NONE: Use = { kv: 0, running: 0, queued: 0, rate: 0 };
-
-/** Keeps `[data-tenant-id]` rows, the pool and the totals in step with the statistics of the feed. */
+/** Keeps the parts that `data-use` marks (`tenant:<id>` or `group:<name>`), the pool and the totals in step with the statistics of the feed. */
 export class LiveUse extends Island {
   override connect(): void {
     document.body.addEventListener("live:hint", this.onHint);
@@ -28,43 +20,30 @@ export class LiveUse extends Island {
   };
 
   private draw(workers: WorkerStats[]): void {
-    const uses = useByTenant(workers);
-    for (const row of this.element.querySelectorAll<HTMLElement>("[data-tenant-id]")) {
-      drawRow(row, uses.get(row.dataset.tenantId ?? "") ?? NONE);
+    const uses = usesOf(workers);
+    for (const part of this.element.querySelectorAll<HTMLElement>("[data-use]")) {
+      drawUse(part, uses.get(part.dataset.use ?? "") ?? NO_USE);
     }
-    drawTotals(this.element, workers);
+    drawTotals(this.element, workers, uses);
   }
 }
 
-/** Add up each tenant's use over the workers. */
-function useByTenant(workers: WorkerStats[]): Map<string, Use> {
-  const uses = new Map<string, Use>();
-  for (const tenant of workers.flatMap((worker) => worker.tenants)) {
-    const sum = uses.get(tenant.tenant_id) ?? NONE;
-    uses.set(tenant.tenant_id, {
-      kv: sum.kv + tenant.kv_bytes,
-      running: sum.running + tenant.running,
-      queued: sum.queued + tenant.queued,
-      rate: sum.rate + tenant.output_tokens_per_second,
-    });
-  }
-  return uses;
-}
-
-function drawRow(row: HTMLElement, use: Use): void {
-  const soft = Number(row.dataset.soft);
-  const hard = Number(row.dataset.hard);
-  write(row, "kv", bytes(use.kv));
-  write(row, "running", count(use.running));
-  write(row, "queued", count(use.queued));
-  write(row, "rate", rate(use.rate));
-  const bar = row.querySelector<SVGElement>("[data-field=bar]");
-  if (bar) drawLimit(bar, limitParts(use.kv, soft, hard), limitWords(...([use.kv, soft, hard].map(inWords) as [string, string, string])));
-  const over = row.querySelector<HTMLElement>("[data-field=over]");
+function drawUse(part: HTMLElement, use: Use): void {
+  const soft = Number(part.dataset.soft);
+  const hard = Number(part.dataset.hard);
+  write(part, "kv", bytes(use.kv));
+  write(part, "kv-held", bytes(use.kv - use.cached));
+  write(part, "kv-cached", bytes(use.cached));
+  write(part, "running", count(use.running));
+  write(part, "queued", count(use.queued));
+  write(part, "rate", rate(use.rate));
+  const bar = part.querySelector<SVGElement>("[data-field=bar]");
+  if (bar) drawLimit(bar, { use: use.kv, cached: use.cached, soft, hard });
+  const over = part.querySelector<HTMLElement>("[data-field=over]");
   if (over) over.hidden = use.kv <= hard;
 }
 
-function drawTotals(root: HTMLElement, workers: WorkerStats[]): void {
+function drawTotals(root: HTMLElement, workers: WorkerStats[], uses: Uses): void {
   const sum = (of: (worker: WorkerStats) => number): number => workers.reduce((total, worker) => total + of(worker), 0);
   const pool = sum((worker) => worker.blocks_total * worker.block_bytes);
   const used = sum((worker) => (worker.blocks_total - worker.blocks_free - worker.blocks_cached) * worker.block_bytes);
@@ -75,27 +54,28 @@ function drawTotals(root: HTMLElement, workers: WorkerStats[]): void {
   write(root, "total-queued", count(sum((worker) => worker.queued)));
   write(root, "total-rate", rate(sum((worker) => worker.output_tokens_per_second)));
   const bar = root.querySelector<SVGElement>("[data-field=pool-bar]");
-  if (bar) drawPool(bar, workers, pool);
+  if (bar) drawPool(bar, uses, pool);
 }
 
-/** Lay the tenants' use end to end along the pool. */
-function drawPool(bar: SVGElement, workers: WorkerStats[], pool: number): void {
-  const uses = useByTenant(workers);
-  let from = 0;
-  for (const piece of bar.querySelectorAll<SVGElement>("[data-tenant]")) {
-    const length = pool > 0 ? ((uses.get(piece.dataset.tenant ?? "")?.kv ?? 0) / pool) * 100 : 0;
-    piece.setAttribute("x", `${from}%`);
-    piece.setAttribute("width", `${length}%`);
-    from += length;
-  }
+function drawPool(bar: SVGElement, uses: Uses, pool: number): void {
+  const drawn = [...bar.querySelectorAll<SVGElement>("[data-account]")];
+  const places = pieces(drawn.map((piece) => piece.dataset.account ?? ""), uses, pool);
+  drawn.forEach((piece, at) => {
+    const place = places[at];
+    if (!place) return;
+    stretch(piece, ".used", place.from, place.length);
+    stretch(piece, ".twill", place.from, place.length);
+    stretch(piece, ".cached", place.held, place.cached);
+  });
+}
+
+function stretch(piece: SVGElement, part: string, from: number, length: number): void {
+  const rect = piece.querySelector(part);
+  rect?.setAttribute("x", `${from}%`);
+  rect?.setAttribute("width", `${length}%`);
 }
 
 function write(root: HTMLElement, field: string, figure: Figure): void {
   const target = root.querySelector(`[data-field="${field}"]`);
   if (target) show(target, figure);
-}
-
-function inWords(amount: number): string {
-  const { value, unit } = bytes(amount);
-  return `${value} ${unit}`;
 }

@@ -28,6 +28,7 @@ export class Trouble extends Island {
     const words: Record<number, string> = {
       403: "Your sign-in has changed since this page was opened. Reload the page, then try again.",
       404: "This is no longer here, or no longer yours to change. Reload the page.",
+      413: "This is more than the server takes. Shorten it, then try again.",
       429: "Too many tries. Wait a minute, then try again.",
     };
     this.say(words[status] ?? `The server failed (${status}). Nothing was changed; try again in a moment.`);

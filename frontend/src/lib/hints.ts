@@ -3,10 +3,17 @@
 export interface TenantUse {
   tenant_id: string;
   kv_bytes: number;
+  kv_cached_bytes: number; // of `kv_bytes`, what no request holds
   kv_peak_bytes: number;
   running: number;
   queued: number;
   output_tokens_per_second: number;
+}
+
+export interface ShareGroupUse {
+  name: string;
+  kv_bytes: number;
+  kv_cached_bytes: number;
 }
 
 export interface WorkerStats {
@@ -23,6 +30,7 @@ export interface WorkerStats {
   prompt_tokens_per_second: number;
   output_tokens_per_second: number;
   tenants: TenantUse[];
+  share_groups: ShareGroupUse[];
 }
 
 interface Numbered {

@@ -43,5 +43,5 @@ def test_durations(ms: float, value: str, unit: str) -> None:
 @pytest.mark.parametrize("case", LIMITS)
 def test_limit_parts(case: dict[str, object]) -> None:
     """The parts of a bar lie where the browser would move them."""
-    use, soft, hard = (case[name] for name in ("use", "soft", "hard"))
-    assert limit_parts(use, soft, hard)._asdict() == case["parts"]  # type: ignore[arg-type]
+    use, cached, soft, hard = (case[name] for name in ("use", "cached", "soft", "hard"))
+    assert limit_parts(use, soft, hard, cached=cached)._asdict() == case["parts"]  # type: ignore[arg-type]
