@@ -1,8 +1,9 @@
 """A tenant: the account that keys, policy and usage belong to."""
 
+import re
 import secrets
 import uuid
-from typing import ClassVar
+from typing import ClassVar, TypeGuard
 
 from django.db import models
 from django.db.models.functions import Length
@@ -10,6 +11,11 @@ from django.db.models.lookups import Exact
 from django.utils import timezone
 
 SLUG_PATTERN = r"^[a-z0-9]([a-z0-9-]{0,38}[a-z0-9])?$"
+
+
+def is_slug(value: object) -> TypeGuard[str]:
+    """Tell whether `value` has the form of a slug."""
+    return isinstance(value, str) and re.fullmatch(SLUG_PATTERN.strip("^$"), value) is not None
 
 
 def new_secret() -> bytes:

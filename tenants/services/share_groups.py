@@ -1,6 +1,5 @@
 """Create, change and remove share groups. Operators only: what a caller may do is checked where the call comes in."""
 
-import re
 from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
@@ -12,7 +11,7 @@ from tenants import selectors
 from tenants.contracts import Actor, ShareGroupView
 from tenants.errors import Conflict, Invalid, StaleVersion
 from tenants.models import Policy, ShareGroup
-from tenants.models.tenant import SLUG_PATTERN, new_secret
+from tenants.models.tenant import is_slug, new_secret
 from tenants.rules import share_groups as rules
 from tenants.services import policy as policy_service
 from tenants.services import versions
@@ -46,7 +45,7 @@ def create_share_group(
         Invalid: names the field and the fix.
         Conflict: there is one of that name.
     """
-    if not isinstance(name, str) or not re.fullmatch(SLUG_PATTERN.strip("^$"), name):
+    if not is_slug(name):
         raise Invalid("name", "name must have 1 to 40 characters of a-z, 0-9 and inner dashes")
     wanted = {"description": description, "kv_soft_bytes": kv_soft_bytes, "kv_hard_bytes": kv_hard_bytes}
     fields = rules.changed(rules.GroupFields(), wanted)

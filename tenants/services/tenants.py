@@ -1,6 +1,5 @@
 """Create and change tenants."""
 
-import re
 import uuid
 from collections.abc import Mapping
 from typing import Any
@@ -14,7 +13,7 @@ from tenants import rows
 from tenants.contracts import KEYS_CHANNEL, TENANT_COLOURS, Actor, TenantView
 from tenants.errors import Conflict, Invalid, NotFound
 from tenants.models import Policy, Project, Tenant
-from tenants.models.tenant import SLUG_PATTERN
+from tenants.models.tenant import is_slug
 from tenants.rules import policy as policy_rules
 from tenants.rules import values
 from tenants.services import policy as policy_service
@@ -46,7 +45,7 @@ def create_tenant(
         Invalid: names the field and the fix.
         Conflict: the slug is taken.
     """
-    if not isinstance(slug, str) or not re.fullmatch(SLUG_PATTERN.strip("^$"), slug):
+    if not is_slug(slug):
         raise Invalid("slug", "slug must have 1 to 40 characters of a-z, 0-9 and inner dashes")
     checked_name = values.text("name", name, longest=120)
     zone = values.time_zone("time_zone", time_zone)

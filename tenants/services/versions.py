@@ -8,6 +8,7 @@ from django.db import connection
 from tenants.contracts import POLICY_CHANNEL
 from tenants.errors import NotFound
 from tenants.models import PolicyVersion, ShareGroup
+from tenants.models.tenant import is_slug
 from tenants.services.journal import notify
 
 
@@ -39,7 +40,7 @@ def locked_group(name: str) -> ShareGroup:
     Raises:
         NotFound: there is no such group.
     """
-    row = ShareGroup.objects.live().select_for_update().filter(name=name).first() if isinstance(name, str) else None
+    row = ShareGroup.objects.live().select_for_update().filter(name=name).first() if is_slug(name) else None
     if row is None:
         raise NotFound("there is no such share group")
     return row

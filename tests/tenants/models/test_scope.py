@@ -10,13 +10,20 @@ from django.db import models
 
 from tenants.contracts import Actor, TenantView
 from tenants.errors import NoTenantScope
-from tenants.models import ApiKey, Project, TenantManager
+from tenants.models import ApiKey, GroupManager, Project, SharedPrefix, ShareGroup, TenantManager
 from tenants.services.keys import create_api_key
+from tenants.services.prefixes import register_prefix
+from tenants.services.share_groups import create_share_group
 
 TENANT_TABLES = [
     model
     for model in apps.get_app_config("tenants").get_models()
     if any(field.attname == "tenant_id" for field in model._meta.concrete_fields)
+]
+GROUP_TABLES = [
+    model
+    for model in apps.get_app_config("tenants").get_models()
+    if any(field.related_model is ShareGroup for field in model._meta.concrete_fields)
 ]
 QUERIES: dict[str, Callable[[Any], Any]] = {
     "all": lambda manager: manager.all(),
@@ -90,3 +97,31 @@ def test_rows_have_no_side_door(tenant: TenantView, actor: Actor) -> None:
     reverse = [relation.get_accessor_name() for relation in type(row.tenant)._meta.related_objects]
     assert [name for name in reverse if name] == ["policy"]
     assert row.tenant.policy.tenant_id == row.tenant_id
+
+
+@pytest.mark.parametrize("query", QUERIES.values(), ids=QUERIES)
+@pytest.mark.parametrize("model", GROUP_TABLES, ids=lambda model: model.__name__)
+def test_a_query_without_a_share_group_raises(model: type[models.Model], query: Callable[[Any], Any]) -> None:
+    """What belongs to a group is reached through its group alone, as a tenant's data through its tenant."""
+    assert isinstance(model._default_manager, GroupManager)
+    with pytest.raises(NoTenantScope, match="for_group"):
+        query(model._default_manager)
+
+
+@pytest.mark.parametrize("nothing", [None, "", 7, b"docs", ["docs"]])
+def test_a_group_scope_must_be_a_name(nothing: Any) -> None:
+    """A name that got lost on the way is an error, not a query of nothing."""
+    with pytest.raises(NoTenantScope):
+        SharedPrefix.objects.for_group(nothing)
+
+
+def test_a_group_scope_sees_its_group_alone(db: None, actor: Actor) -> None:
+    """Another group's prefixes are not found, changed or deleted."""
+    for name in ("mine", "theirs"):
+        create_share_group(name=name, description="", kv_soft_bytes=0, kv_hard_bytes=1, actor=actor)
+    made = register_prefix(group="theirs", name="p", text="x", actor=actor)
+    scope = SharedPrefix.objects.for_group("mine")
+    assert not scope.filter(pk=made.id).exists()
+    assert scope.update(name="taken") == 0
+    scope.delete()
+    assert SharedPrefix.objects.for_group("theirs").get().name == "p"

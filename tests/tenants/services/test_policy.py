@@ -15,7 +15,9 @@ from tenants.contracts import POLICY_CHANNEL, Actor, PolicyView, TenantView, Wor
 from tenants.errors import NotFound, PolicyInvalid, StaleVersion
 from tenants.models import AuditEvent, OutboxEvent, PolicyVersion
 from tenants.services.policy import set_policy
+from tenants.services.share_groups import create_share_group, remove_share_group, update_share_group
 from tenants.services.tenants import create_tenant
+from tests.tenants.services.locks import wait_until_somebody_waits_for_a_lock
 
 ACTOR = Actor("system", "tests", "tests")
 
@@ -107,6 +109,52 @@ def test_guarantees_must_fit_the_live_pool(
         make_tenant("three", policy={"kv_soft_bytes": 1})
 
 
+def test_a_policy_joins_a_live_group_alone(tenant: TenantView, actor: Actor) -> None:
+    """The refusal names the field and says where to look; what joined may leave again."""
+    version = current(tenant).version
+    for name in ("docs", "Docs", "no such"):
+        with pytest.raises(PolicyInvalid, match="/api/v1/share-groups/") as caught:
+            set_policy(tenant_id=tenant.id, expected_version=version, changes={"share_group": name}, actor=actor)
+        assert caught.value.field == "share_group"
+        if name == "docs":
+            create_share_group(name=name, description="", kv_soft_bytes=0, kv_hard_bytes=1, actor=actor)
+    joined = set_policy(tenant_id=tenant.id, expected_version=version, changes={"share_group": "docs"}, actor=actor)
+    assert selectors.policies(version) == [(tenant.id, joined)]
+    event = AuditEvent.objects.for_tenant(tenant.id).latest("id")
+    assert (event.before["share_group"], event.after["share_group"]) == ("", "docs")
+    left = set_policy(tenant_id=tenant.id, expected_version=joined.version, changes={"share_group": ""}, actor=actor)
+    assert left.share_group == ""
+    remove_share_group(name="docs", actor=actor)
+    with pytest.raises(PolicyInvalid, match="none named 'docs'"):
+        set_policy(tenant_id=tenant.id, expected_version=left.version, changes={"share_group": "docs"}, actor=actor)
+
+
+def test_a_tenant_begins_in_a_live_group_alone(make_tenant: Callable[..., TenantView], actor: Actor) -> None:
+    """A tenant that would name no group is not made."""
+    with pytest.raises(PolicyInvalid, match="share_group"):
+        make_tenant("acme", policy={"share_group": "docs"})
+    create_share_group(name="docs", description="", kv_soft_bytes=0, kv_hard_bytes=1, actor=actor)
+    assert current(make_tenant("acme", policy={"share_group": "docs"})).share_group == "docs"
+
+
+def test_guarantees_of_share_groups_count(
+    make_tenant: Callable[..., TenantView], make_worker: Callable[..., WorkerView], actor: Actor
+) -> None:
+    """What is guaranteed to a group is not there for a tenant, new or old, until the group lowers it or goes."""
+    make_worker(kv_bytes=1000)
+    tenant = make_tenant("one")
+    group = create_share_group(name="docs", description="", kv_soft_bytes=700, kv_hard_bytes=900, actor=actor)
+    change: dict[str, Any] = {"tenant_id": tenant.id, "expected_version": current(tenant).version, "actor": actor}
+    with pytest.raises(PolicyInvalid, match="leaves 200"):
+        set_policy(**change, changes={"kv_soft_bytes": 201})
+    with pytest.raises(PolicyInvalid, match="leaves 200"):
+        make_tenant("two", policy={"kv_soft_bytes": 201})
+    update_share_group(name="docs", expected_version=group.version, changes={"kv_soft_bytes": 600}, actor=actor)
+    raised = set_policy(**change, changes={"kv_soft_bytes": 300})
+    remove_share_group(name="docs", actor=actor)
+    set_policy(**change | {"expected_version": raised.version}, changes={"kv_soft_bytes": 900})
+
+
 @pytest.mark.django_db(transaction=True)
 def test_of_writers_with_one_expected_version_exactly_one_wins(in_threads: Callable[..., list[Any]]) -> None:
     """Eight operators save the same form at once: one change is taken, seven learn that they are stale."""
@@ -177,18 +225,3 @@ def test_a_later_version_never_commits_before_an_earlier_one() -> None:
     thread.join(30)
     assert first.version == start + 1
     assert done[0].version == start + 2
-
-
-def wait_until_somebody_waits_for_a_lock() -> None:
-    """Block until another connection is stuck behind a row lock of this one."""
-    event = threading.Event()
-    for _ in range(600):
-        with connection.cursor() as cursor:
-            cursor.execute(
-                "SELECT count(*) FROM pg_locks WHERE NOT granted AND pg_backend_pid() = ANY(pg_blocking_pids(pid))"
-            )
-            row = cursor.fetchone()
-        if row and row[0]:
-            return
-        event.wait(0.01)
-    raise AssertionError("nobody waits")
