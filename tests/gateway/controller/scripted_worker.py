@@ -34,6 +34,7 @@ class ScriptedWorker(EngineServicer):
         self.num_described = 0
         self.pushes: list[pb.PolicyPush] = []
         self.hold_acks = False
+        self.refuses = False  # new streams, as a worker that is away
         self.journal: dict[int, pb.UsageRecord] = {}
         self.usage_acks: list[int] = []
         self.draining: list[bool] = []
@@ -103,6 +104,8 @@ class ScriptedWorker(EngineServicer):
         """Serve one controller; a newer stream ends an older one."""
         if ("authorization", f"Bearer {self.token}") not in context.invocation_metadata():
             await context.abort(grpc.StatusCode.UNAUTHENTICATED, "the worker token is missing or wrong")
+        if self.refuses:
+            await context.abort(grpc.StatusCode.UNAVAILABLE, "away")
         self.break_stream()
         self.num_streams += 1
         outbox: asyncio.Queue[pb.ControlEvent] = asyncio.Queue()
