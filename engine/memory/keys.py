@@ -32,30 +32,31 @@ class SharedHead(NamedTuple):
 class BlockHasher:
     """Makes the keys of one model's blocks in one KV format."""
 
-    __slots__ = ("_fields", "_row", "block_size")
+    __slots__ = ("_fields", "_pack_one", "_row_bytes", "block_size")
 
     def __init__(self, *, model: bytes, kv_format: str, block_size: int) -> None:
         self.block_size = block_size
         self._fields = (model, kv_format.encode())
-        self._row = struct.Struct(f"<I{block_size}i")  # a frame and a block's tokens
+        self._row_bytes = 4 * block_size
+        self._pack_one = struct.Struct(f"<I32sI{block_size}i").pack  # a key and a block's tokens, each in its frame
 
     def root(self, namespace: bytes, parent: bytes = b"") -> BlockKey:
         """Return what the first block of a namespace has in place of a parent's key."""
         fields = (namespace, *self._fields, parent)
         return BlockKey(_sha256(b"".join(struct.pack("<I", len(field)) + field for field in fields)).digest())
 
+    def key(self, parent: BlockKey, token_ids: Sequence[int]) -> BlockKey:
+        """Return the key of one full block."""
+        return BlockKey(_sha256(self._pack_one(32, parent, self._row_bytes, *token_ids)).digest())
+
     def extend(self, keys: list[BlockKey], parent: BlockKey, token_ids: Sequence[int]) -> None:
         """Append the keys of consecutive full blocks; `token_ids` is a multiple of the block size."""
-        if len(token_ids) == self.block_size:  # one block filled by a decode: the common case
-            row = self._row.pack(4 * self.block_size, *token_ids)
-            keys.append(_sha256(_FRAME_KEY + parent + row).digest())  # type: ignore[arg-type]  # a BlockKey is bytes
-            return
         framed = np.empty((len(token_ids) // self.block_size, 1 + self.block_size), dtype="<i4")
-        framed[:, 0] = 4 * self.block_size
+        framed[:, 0] = self._row_bytes
         # struct turns a list into int32 twice as fast as numpy does.
         packed = struct.pack(f"<{len(token_ids)}i", *token_ids)
         framed[:, 1:] = np.frombuffer(packed, dtype="<i4").reshape(-1, self.block_size)
-        rows, width = framed.tobytes(), self._row.size
+        rows, width = framed.tobytes(), 4 + self._row_bytes
         made: list[bytes] = []
         key: bytes = parent
         for start in range(0, len(rows), width):
@@ -87,6 +88,10 @@ class KeyChain:
     def extend(self, token_ids: Sequence[int], num_blocks: int) -> None:
         """Have the keys of the first `num_blocks` blocks; `token_ids` is the whole sequence."""
         keys, num_head, size = self.keys, self.num_head, self._hasher.block_size
+        start = len(keys)
+        if start == num_blocks - 1 and start not in (0, num_head):  # a block that a decode has filled: the common case
+            keys.append(self._hasher.key(keys[-1], token_ids[start * size : num_blocks * size]))
+            return
         while (start := len(keys)) < num_blocks:
             end = num_head if start < num_head < num_blocks else num_blocks
             parent = keys[start - 1] if start not in (0, num_head) else self.root(start)

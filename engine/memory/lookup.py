@@ -6,7 +6,7 @@ from typing import NamedTuple
 from engine.memory.accounts import Account
 from engine.memory.keys import BlockHasher, KeyChain, SharedHead
 from engine.memory.pool import CACHED, BlockPool
-from engine.memory.prefix import Place, PrefixTree
+from engine.memory.prefix import PrefixTree
 from engine.request import BlockId
 
 
@@ -56,8 +56,7 @@ class Lookup:
         rest = token_ids[count * size : min(limit, (count + 1) * size)]
         if rest:
             root = chain.root(count)
-            place = Place(None, root) if root is not None else Place(blocks[-1], None)
-            part, num_part = self._tree.find_part(place, rest)
+            part, num_part = self._tree.find_part(blocks[-1] if root is None else root, rest)
         taken = [*blocks, part] if num_part else blocks
         idle = [index for index, block in enumerate(taken) if self._pool.state(block) == CACHED]
         idle_head = sum(index < chain.num_head for index in idle)

@@ -11,7 +11,6 @@ from engine.memory.eviction.reuse import ReuseWeighted
 from engine.memory.keys import BlockHasher, KeyChain
 from engine.memory.lookup import NO_MATCH, Lookup, Match
 from engine.memory.pool import OPEN
-from engine.memory.prefix import Place
 from engine.memory.supply import Shortage, Supply
 from engine.memory.table import BlockTable
 from engine.request import BlockId, SequenceId
@@ -212,15 +211,16 @@ class KVMemory:
             block = table.blocks[index]
             if chain is None:
                 self.pool.seal(block)
-            elif (known := self.tree.get(chain.keys[index])) is not None:
+                continue
+            key, root, account = chain.keys[index], chain.root(index), table.account_at(index).index
+            place = table.blocks[index - 1] if root is None else root
+            tokens = token_ids[index * size : (index + 1) * size]
+            known = self.tree.insert(key, block, place, token_ids=tokens, account=account)
+            if known is not None:
                 self._replace(table, index, known)
-            else:
-                self.pool.seal(block)
-                key, root = chain.keys[index], chain.root(index)
-                place = Place(table.blocks[index - 1], None) if root is None else Place(None, root)
-                account, tokens = table.account_at(index).index, token_ids[index * size : (index + 1) * size]
-                self.tree.insert(key, block, place, token_ids=tokens, account=account)
-                self.tree.start_with(block, self.supply.reclaim.of(account).order.stored(key, now), now)
+                continue
+            self.pool.seal(block)
+            self.tree.start_with(block, self.supply.reclaim.of(account).order.stored(key, now), now)
         if full > table.num_sealed:
             table.num_sealed = full
 

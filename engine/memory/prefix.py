@@ -1,148 +1,126 @@
 """The prefix tree: sealed blocks by what they hold, so that a prompt finds what was computed before.
 
-A node is a block id and one cell in each of a dozen arrays. Its children are the blocks of the same namespace that
-continue it, in a linked list, newest first; the first block of a namespace hangs from a root. A node's parent is in the
-tree as long as the node is, and never leaves before it.
+A node is a block id and one cell in each of eight arrays; keys and token ids are kept beside (index.py, tokens.py). Its
+children are the blocks of the same namespace that continue it, in a linked list, newest first; the first blocks of a
+namespace hang from a root. A node's parent is in the tree as long as the node is, and never leaves before it.
 """
 
-import struct
 from array import array
 from collections.abc import Iterator, Sequence
-from itertools import islice
-from typing import NamedTuple
-
-import numpy as np
 
 from engine.errors import InvariantError
 from engine.memory.eviction.base import BlockKey, CachedNode
+from engine.memory.index import BlockIndex
+from engine.memory.tokens import BlockTokens
 from engine.request import BlockId
 
 _NONE = -1
 _MAX_SIBLINGS = 16  # looked at for a partial match: it saves less than one block, so it must cost little
+_MOST_HITS = 255  # counted: one byte a block
 
 
-class Place(NamedTuple):
-    """Where a block hangs: below its parent, or below a root when it is the first of its namespace."""
-
-    parent: BlockId | None
-    root: BlockKey | None
+Place = BlockId | BlockKey  # where a block hangs: the block before it, or a root when it is the first of its namespace
 
 
 class PrefixTree:
     """Blocks by key and by place. Knows nothing of accounts; a node's users are the pool's to count."""
 
-    def __init__(self, num_blocks: int, block_size: int) -> None:
+    def __init__(self, num_blocks: int, block_size: int, *, num_slots: int | None = None) -> None:
+        """Start empty. `num_slots` is the index's; tests make it small."""
         self.block_size = block_size
-        self._blocks: dict[BlockKey, BlockId] = {}
-        self._keys: list[BlockKey | None] = [None] * num_blocks
-        self._roots: dict[BlockKey, BlockId] = {}  # first child of each root
-        self._root_of: dict[BlockId, BlockKey] = {}
+        self._index = BlockIndex(num_blocks, num_slots=num_slots)
+        self._tokens = BlockTokens(num_blocks, block_size)
+        self._roots: dict[BlockKey, int] = {}  # number of each root that has a child
+        self._root_keys: list[BlockKey] = []  # by number
+        self._root_first: list[int] = []  # child, by number
+        self._spare_roots: list[int] = []
         zeros = bytes(4 * num_blocks)
-        self._parent = array("i", zeros)
+        self._parent = array("i", zeros)  # a block; of a first block ~number of its root, which is negative
         self._first = array("i", zeros)  # child
         self._next = array("i", zeros)  # sibling
         self._previous = array("i", zeros)
-        self._children = array("i", zeros)
-        self._hits = array("i", zeros)
         self._depth = array("i", zeros)
         self._account = array("i", zeros)
+        self._hits = bytearray(num_blocks)
         self._last_use = array("d", bytes(8 * num_blocks))
-        self._tokens = np.zeros((num_blocks, block_size), dtype=np.int32)  # committed by the system as it is written
-        self._token_bytes = self._tokens.data.cast("B")
-        self._row = struct.Struct(f"{block_size}i")
 
     def __len__(self) -> int:
-        return len(self._blocks)
+        return len(self._index)
 
     def __contains__(self, block: BlockId) -> bool:
-        return self._keys[block] is not None
+        return block in self._index
 
     def get(self, key: BlockKey) -> BlockId | None:
         """Return the block with this content, or None."""
-        return self._blocks.get(key)
+        return self._index.get(key)
 
     def find(self, keys: Sequence[BlockKey], limit: int) -> list[BlockId]:
         """Return the blocks of the longest run of leading keys that are all here, at most `limit`."""
-        found: list[BlockId] = []
-        get = self._blocks.get
-        for key in islice(keys, limit):
-            block = get(key)
-            if block is None:
-                break
-            found.append(block)
-        return found
+        return self._index.find(keys, limit)
 
     def find_part(self, place: Place, token_ids: Sequence[int]) -> tuple[BlockId, int]:
         """Return the block there whose first tokens agree longest with `token_ids`, and how many; (-1, 0) for none."""
         child = self._head(place)
-        best, most = BlockId(_NONE), 0
-        for _ in range(_MAX_SIBLINGS):
-            if child == _NONE:
-                break
-            tokens = self._tokens[child]
-            if tokens[0] == token_ids[0]:
-                count = _agreement(tokens.tolist(), token_ids)
-                if count > most:
-                    best, most = BlockId(child), count
+        children: list[int] = []
+        while child != _NONE and len(children) < _MAX_SIBLINGS:
+            children.append(child)
             child = self._next[child]
-        return best, most
+        best, count = self._tokens.best(children, token_ids)
+        return BlockId(best), count
 
-    def insert(self, key: BlockKey, block: BlockId, place: Place, *, token_ids: Sequence[int], account: int) -> None:
-        """Add a full block. `account` is kept for the caller: all blocks of a namespace have the same one."""
-        parent, root = place
-        if key in self._blocks or self._keys[block] is not None or (parent is None) == (root is None):
-            raise InvariantError(f"block {block} joins the tree twice, or without a place")
-        if parent is not None and self._keys[parent] is None:
-            raise InvariantError(f"block {block} joins below block {parent}, which is not in the tree")
-        self._blocks[key] = block
-        self._keys[block] = key
-        self._row.pack_into(self._token_bytes, block * self._row.size, *token_ids)
+    def insert(
+        self, key: BlockKey, block: BlockId, place: Place, *, token_ids: Sequence[int], account: int
+    ) -> BlockId | None:
+        """Add a full block; where another one has its content already, change nothing and return that one.
+
+        `account` is kept for the caller: all blocks of a namespace have the same one.
+        """
+        if not isinstance(place, bytes) and place not in self._index:
+            raise InvariantError(f"block {block} joins the tree below {place}, which is not in it")
+        self._tokens.put(block, token_ids)
+        known = self._index.add(key, block)
+        if known is not None:
+            return known
         self._account[block] = account
-        self._hits[block] = self._children[block] = 0
+        self._hits[block] = 0
         self._first[block] = self._previous[block] = _NONE
         self._next[block] = sibling = self._head(place)
         if sibling != _NONE:
             self._previous[sibling] = block
-        if parent is not None:
-            self._parent[block] = parent
-            self._first[parent] = block
-            self._children[parent] += 1
-            self._depth[block] = self._depth[parent] + 1
-        else:
-            assert root is not None, "one of both, checked above"
-            self._parent[block] = _NONE
-            self._roots[root] = block
-            self._root_of[block] = root
+        if isinstance(place, bytes):
+            number = self._root_number(place)
+            self._parent[block] = ~number
+            self._root_first[number] = block
             self._depth[block] = 0
+        else:
+            self._parent[block] = place
+            self._first[place] = block
+            self._depth[block] = self._depth[place] + 1
+        return None
 
     def remove(self, block: BlockId) -> tuple[BlockKey, BlockId | None]:
         """Take a leaf out; return its key and its parent, None for the first block of a namespace."""
-        key = self._keys[block]
-        if key is None or self._children[block]:
-            raise InvariantError(f"block {block} leaves the tree with {self._children[block]} children, or twice")
-        del self._blocks[key]
-        self._keys[block] = None
+        if self._first[block] != _NONE and block in self._index:
+            raise InvariantError(f"block {block} leaves the tree before its children")
+        key = self._index.remove(block)
         parent, following, previous = self._parent[block], self._next[block], self._previous[block]
         if following != _NONE:
             self._previous[following] = previous
         if previous != _NONE:
             self._next[previous] = following
-        elif parent != _NONE:
+        elif parent >= 0:
             self._first[parent] = following
-        elif following != _NONE:
-            self._roots[self._root_of[block]] = BlockId(following)
         else:
-            del self._roots[self._root_of[block]]
-        if parent == _NONE:
-            del self._root_of[block]
-            return key, None
-        self._children[parent] -= 1
-        return key, BlockId(parent)
+            self._root_first[~parent] = following
+            if following == _NONE:
+                self._drop_root(~parent)
+        return key, BlockId(parent) if parent >= 0 else None
 
     def hit(self, blocks: Sequence[BlockId], now: float) -> None:
         """Note that a request found these blocks."""
         for block in blocks:
-            self._hits[block] += 1
+            if self._hits[block] < _MOST_HITS:
+                self._hits[block] += 1
             self._last_use[block] = now
 
     def start_with(self, block: BlockId, hits: int, now: float) -> None:
@@ -156,67 +134,80 @@ class PrefixTree:
 
     def is_leaf(self, block: BlockId) -> bool:
         """Say whether nothing in the block's namespace continues it."""
-        return self._children[block] == 0
+        return self._first[block] == _NONE
 
     def account(self, block: BlockId) -> int:
         """Return the index of the account that the block counts against."""
         return self._account[block]
 
+    def hits(self, block: BlockId) -> int:
+        """Return how often requests found the block, 255 at most, and what `start_with` set."""
+        return self._hits[block]
+
     def node(self, block: BlockId, users: int) -> CachedNode:
         """Return what an eviction policy sees of the block."""
         depth = self._depth[block]
+        children, child = 0, self._first[block]
+        while child != _NONE:  # a candidate has none
+            children, child = children + 1, self._next[child]
+        use, num_tokens = self._last_use[block], (depth + 1) * self.block_size
         return CachedNode(
-            block=block,
-            last_use=self._last_use[block],
-            hits=self._hits[block],
-            children=self._children[block],
-            users=users,
-            depth=depth,
-            num_tokens=(depth + 1) * self.block_size,
-        )
+            block, use, self._hits[block], children, users, depth, num_tokens
+        )  # in their order, for speed
 
     def blocks(self) -> Iterator[BlockId]:
         """Iterate over all blocks."""
-        return iter(self._blocks.values())
+        return self._index.blocks()
 
     def parent(self, block: BlockId) -> BlockId | None:
         """Return the block that this one continues in its namespace, or None."""
         parent = self._parent[block]
-        return BlockId(parent) if parent != _NONE else None
+        return BlockId(parent) if parent >= 0 else None
 
     def audit(self) -> None:
-        """Walk from all roots and compare with what is kept. Raises InvariantError."""
-        if {block: key for block, key in enumerate(self._keys) if key is not None} != {
-            block: key for key, block in self._blocks.items()
-        }:
-            raise InvariantError("the tree's keys and blocks do not belong together")
+        """Check the index, then walk from all roots and compare with what is kept. Raises InvariantError."""
+        self._index.audit()
+        if {
+            key: number for number, key in enumerate(self._root_keys) if number not in self._spare_roots
+        } != self._roots:
+            raise InvariantError("a root of the tree is lost or there twice")
         seen: set[int] = set()
-        lists = [(_NONE, 0, block) for block in self._roots.values()]
+        lists = [(~number, 0, self._root_first[number]) for number in self._roots.values()]
         while lists:
             parent, depth, child = lists.pop()
-            count, previous = 0, _NONE
+            previous = _NONE
+            if parent < 0 and child == _NONE:
+                raise InvariantError(f"root {~parent} of the tree has no child")
             while child != _NONE:
                 wrong = self._parent[child] != parent or self._previous[child] != previous
-                if wrong or child in seen or self._depth[child] != depth or self._keys[child] is None:
+                if wrong or child in seen or self._depth[child] != depth or BlockId(child) not in self._index:
                     raise InvariantError(f"block {child} is in a wrong place of the tree")
                 seen.add(child)
-                lists.append((child, depth + 1, BlockId(self._first[child])))
-                count, previous, child = count + 1, child, BlockId(self._next[child])
-            if parent != _NONE and count != self._children[parent]:
-                raise InvariantError(f"block {parent} counts {self._children[parent]} children and has {count}")
-        if seen != set(self._blocks.values()):
+                lists.append((child, depth + 1, self._first[child]))
+                previous, child = child, self._next[child]
+        if seen != set(self._index.blocks()):
             raise InvariantError("a block of the tree hangs from no root")
 
     def _head(self, place: Place) -> int:
-        if place.parent is not None:
-            return self._first[place.parent]
-        return self._roots.get(place.root, _NONE) if place.root is not None else _NONE
+        if isinstance(place, bytes):
+            number = self._roots.get(place)
+            return _NONE if number is None else self._root_first[number]
+        return self._first[place]
 
+    def _root_number(self, root: BlockKey) -> int:
+        """Return a root's number; a new root gets one that is not in use."""
+        number = self._roots.get(root)
+        if number is None:
+            if self._spare_roots:
+                number = self._spare_roots.pop()
+                self._root_keys[number] = root
+            else:
+                number = len(self._root_keys)
+                self._root_keys.append(root)
+                self._root_first.append(_NONE)
+            self._roots[root] = number
+        return number
 
-def _agreement(left: Sequence[int], right: Sequence[int]) -> int:
-    count = 0
-    for one, other in zip(left, right, strict=False):
-        if one != other:
-            break
-        count += 1
-    return count
+    def _drop_root(self, number: int) -> None:
+        del self._roots[self._root_keys[number]]
+        self._spare_roots.append(number)

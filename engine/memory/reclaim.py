@@ -1,24 +1,24 @@
 """Which cached block goes first, account by account: leaves before parents, in the order of an eviction policy."""
 
-import heapq
 from collections.abc import Callable
 
 from engine.memory.eviction.base import EvictionOrder
 from engine.memory.pool import CACHED, BlockPool
 from engine.memory.prefix import PrefixTree
+from engine.memory.ranking import Ranking
 from engine.request import BlockId
 
-_SLACK = 64  # stale entries that a heap may carry beyond as many as it has good ones
+_SLACK = 64  # stale entries that a ranking may carry beyond as many as it has good ones
 
 
 class Candidates:
-    """A heap of one account's evictable blocks, and the order that they go in.
+    """One account's evictable blocks, and the order that they go in.
 
     A block enters when it becomes a cached leaf. It may be used again meanwhile, and come back with another key: an
     entry counts only while its block is a cached leaf of the account and has that key still.
     """
 
-    __slots__ = ("_account", "_generation", "_heap", "_pool", "_tree", "order")
+    __slots__ = ("_account", "_generation", "_pool", "_ranking", "_tree", "order")
 
     def __init__(self, account: int, pool: BlockPool, tree: PrefixTree, order: EvictionOrder) -> None:
         self.order = order
@@ -26,32 +26,32 @@ class Candidates:
         self._pool = pool
         self._tree = tree
         self._generation = order.generation
-        self._heap: list[tuple[float, BlockId]] = []
+        self._ranking = Ranking()
 
     def offer(self, block: BlockId, num_cached: int) -> None:
         """Consider a block that has just become cached, or whose last child has left. `num_cached`: the account's."""
         if self._is_candidate(block):
-            if len(self._heap) > 2 * num_cached + _SLACK:
+            if len(self._ranking) > 2 * num_cached + _SLACK:
                 self._sort()
-            heapq.heappush(self._heap, (self._key(block), block))
+            self._ranking.add(self._key(block), block)
 
     def take(self) -> BlockId | None:
         """Return the least valuable block, or None."""
         if self.order.generation != self._generation:
             self._generation = self.order.generation
             self._sort()
-        while self._heap:
-            key, block = heapq.heappop(self._heap)
+        while self._ranking:
+            key, block = self._ranking.pop()
             if self._is_candidate(block) and self._key(block) == key:
                 return block
         return None
 
     def blocks(self) -> set[BlockId]:
         """Return the blocks that `take` would find."""
-        return {block for _, block in self._heap if self._is_candidate(block)}
+        return {block for block in self._ranking if self._is_candidate(block)}
 
     def _sort(self) -> None:
-        self._heap = sorted((self._key(block), block) for block in self.blocks())
+        self._ranking = Ranking((self._key(block), block) for block in self.blocks())
 
     def _is_candidate(self, block: BlockId) -> bool:
         pool, tree = self._pool, self._tree

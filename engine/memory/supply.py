@@ -102,7 +102,7 @@ class Supply:
         block = candidates.take()
         if block is None:
             raise InvariantError(f"{account.owner} counts {account.cached} cached blocks, and none can be given up")
-        hits = self.tree.node(block, 0).hits
+        hits = self.tree.hits(block)
         key, parent = self.tree.remove(block)
         candidates.order.evicted(key, hits)
         account.cached -= 1

@@ -32,7 +32,7 @@ class Planted:
         blocks = self.tree.find(chain.keys, len(chain.keys))
         for index in range(len(blocks), len(chain.keys)):
             root = chain.root(index)
-            place = Place(None, root) if root is not None else Place(blocks[index - 1], None)
+            place: Place = blocks[index - 1] if root is None else root
             block = self.free.pop()
             self.tree.insert(chain.keys[index], block, place, token_ids=tokens[4 * index : 4 * index + 4], account=0)
             blocks.append(block)
@@ -58,8 +58,8 @@ def test_finds_part_of_a_block() -> None:
     parent = planted.put([0, 1, 2, 3])[0]
     near = planted.put([0, 1, 2, 3, 4, 5, 6, 7])[1]
     planted.put([0, 1, 2, 3, 4, 9, 9, 9])
-    assert planted.tree.find_part(Place(parent, None), [4, 5, 6, 8]) == (near, 3)
-    assert planted.tree.find_part(Place(parent, None), [5])[1] == 0
+    assert planted.tree.find_part(parent, [4, 5, 6, 8]) == (near, 3)
+    assert planted.tree.find_part(parent, [5])[1] == 0
 
 
 def test_finds_nothing_in_another_namespace() -> None:
@@ -68,7 +68,9 @@ def test_finds_nothing_in_another_namespace() -> None:
     planted.put([0, 1, 2, 3], b"one")
     chain = planted.chain([0, 1, 2, 3], b"other")
     assert planted.tree.find(chain.keys, 1) == []
-    assert planted.tree.find_part(Place(None, chain.root(0)), [0, 1, 2])[1] == 0
+    root = chain.root(0)
+    assert root is not None
+    assert planted.tree.find_part(root, [0, 1, 2])[1] == 0
 
 
 def test_only_leaves_leave() -> None:
