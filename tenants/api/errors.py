@@ -29,7 +29,13 @@ class PreconditionRequired(exceptions.APIException):
 def body(message: str, code: str, *, http_status: int, param: str | None = None) -> dict[str, Any]:
     """Return an error in its one shape."""
     kind = "server_error" if http_status >= 500 else _TYPES.get(http_status, "invalid_request_error")
-    return {"error": {"message": message, "type": kind, "param": param, "code": code}}
+    shown = None if param is None else _writable(param)
+    return {"error": {"message": _writable(message), "type": kind, "param": shown, "code": code}}
+
+
+def _writable(text: str) -> str:
+    """Return a text that may repeat a client's field name, without what UTF-8 cannot hold."""
+    return text.encode("utf-8", "backslashreplace").decode()
 
 
 def exception_handler(error: Exception, context: dict[str, Any]) -> Response:

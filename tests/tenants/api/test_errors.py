@@ -10,7 +10,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tenants.api.view import ManagementView
-from tenants.contracts import TenantView
+from tenants.contracts import Actor, TenantView
+from tenants.services.policy import set_policy
+from tenants.services.share_groups import create_share_group
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=10),
@@ -22,6 +24,7 @@ BODIES = (
     JSON
     | st.binary(max_size=40)
     | st.dictionaries(st.sampled_from([*FIELDS, "kv_soft_bytes", "overlap_seconds", "status"]), JSON, max_size=4)
+    | st.dictionaries(st.sampled_from(["name", "messages", "text", "description", "share_group"]), JSON, max_size=4)
 )
 ENDPOINTS = st.sampled_from(
     [
@@ -36,8 +39,26 @@ ENDPOINTS = st.sampled_from(
         ("POST", "management-keys/"),
         ("POST", "users/"),
         ("PUT", "tenants/acme/"),
+        ("POST", "share-groups/"),
+        ("PATCH", "share-groups/docs/"),
+        ("DELETE", "share-groups/nowhere/"),
+        ("POST", "share-groups/docs/prefixes/"),
+        ("POST", "tenants/acme/prefixes/"),
     ]
 )
+
+
+@pytest.fixture
+def group(tenant: TenantView, actor: Actor) -> str:
+    """Return the name of a share group that acme is in."""
+    name = create_share_group(name="docs", description="", kv_soft_bytes=0, kv_hard_bytes=1, actor=actor).name
+    set_policy(tenant_id=tenant.id, expected_version=1, changes={"share_group": name}, actor=actor)
+    return name
+
+
+def version_of(operator: Any, path: str) -> str:
+    """Return the ETag that a change of `path` has to name, if it has to name one."""
+    return str(operator.get(path if path == "share-groups/docs/" else "tenants/acme/policy/")["ETag"])
 
 
 def has_the_shape(response: Any) -> bool:
@@ -49,11 +70,11 @@ def has_the_shape(response: Any) -> bool:
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=150, deadline=None)
 @given(ENDPOINTS, BODIES)
 def test_any_body_is_taken_or_refused_with_a_reason(
-    tenant: TenantView, operator: Any, endpoint: tuple[str, str], body: Any
+    tenant: TenantView, group: str, operator: Any, endpoint: tuple[str, str], body: Any
 ) -> None:
     """No body makes a 5xx: it is valid, or a 4xx in the one shape."""
     method, path = endpoint
-    etag = operator.get("tenants/acme/policy/")["ETag"]
+    etag = version_of(operator, path)
     response = operator.call(method, path, body, **{"If-Match": etag})
     assert response.status_code < 500
     assert response.status_code < 300 or has_the_shape(response)
@@ -61,7 +82,9 @@ def test_any_body_is_taken_or_refused_with_a_reason(
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=60, deadline=None)
 @given(
-    st.sampled_from(["usage/", "audit/", "tenants/acme/audit/", "workers/"]),
+    st.sampled_from(
+        ["usage/", "audit/", "tenants/acme/audit/", "workers/", "share-groups/", "share-groups/docs/prefixes/"]
+    ),
     st.dictionaries(
         st.sampled_from(["limit", "cursor", "since", "until", "tenant", "session", "key_id", "action", "format", "x"]),
         st.text(max_size=30),
@@ -69,7 +92,7 @@ def test_any_body_is_taken_or_refused_with_a_reason(
     ),
 )
 def test_any_query_is_taken_or_refused_with_a_reason(
-    tenant: TenantView, operator: Any, path: str, query: dict[str, str]
+    tenant: TenantView, group: str, operator: Any, path: str, query: dict[str, str]
 ) -> None:
     """No query string makes a 5xx."""
     response = operator.client.get(f"/api/v1/{path}", query, headers=operator.headers)
@@ -88,15 +111,31 @@ def test_any_query_is_taken_or_refused_with_a_reason(
         (b'{"name": NaN}', 400),
         (b'{"name": "\\ud800"}', 400),
         (b'{"name": "\\u0000"}', 400),
-        (b'{"name": "' + b"x" * (300 << 10) + b'"}', 413),
+        (b'{"\\ud800": "x"}', 400),
+        (b'{"name": "' + b"x" * (1100 << 10) + b'"}', 413),
     ],
-    ids=["empty", "open", "not utf-8", "deep", "long number", "nan", "half surrogate", "nul", "large"],
+    ids=["empty", "open", "not utf-8", "deep", "long number", "nan", "half surrogate", "nul", "half a name", "large"],
 )
-def test_a_malformed_body_is_refused(tenant: TenantView, operator: Any, body: bytes, status: int) -> None:
+def test_a_malformed_body_is_refused(tenant: TenantView, group: str, operator: Any, body: bytes, status: int) -> None:
     """Each of these has crashed somebody's server."""
-    refused = operator.post("tenants/acme/keys/", body)
-    assert refused.status_code == status
-    assert has_the_shape(refused)
+    for method, path in (
+        ("POST", "tenants/acme/keys/"),
+        ("PATCH", "tenants/acme/policy/"),
+        ("POST", "share-groups/"),
+        ("PATCH", "share-groups/docs/"),
+        ("POST", "tenants/acme/prefixes/"),
+    ):
+        etag = version_of(operator, path)
+        refused = operator.call(method, path, body, **{"If-Match": etag})
+        assert refused.status_code == status, path
+        assert has_the_shape(refused)
+
+
+def test_only_a_prefix_may_be_large(tenant: TenantView, group: str, operator: Any) -> None:
+    """Every other body ends at 256 KiB."""
+    body = {"name": "p", "text": "é" * (120 << 10)}
+    assert operator.post("tenants/acme/keys/", body).status_code == 413
+    assert operator.post("tenants/acme/prefixes/", body).status_code == 201
 
 
 def test_frameworks_refusals_have_the_shape(tenant: TenantView, operator: Any) -> None:
@@ -124,9 +163,8 @@ def test_an_unknown_path_is_json_for_every_method() -> None:
         assert has_the_shape(response)
 
 
-def test_every_unknown_field_is_named(tenant: TenantView, operator: Any) -> None:
+def test_every_unknown_field_is_named(tenant: TenantView, group: str, operator: Any) -> None:
     """A typing mistake never passes for a setting, on any endpoint that takes a body."""
-    etag = operator.get("tenants/acme/policy/")["ETag"]
     key = operator.post("tenants/acme/keys/", {"name": "k"}).json()["id"]
     for method, path in (
         ("POST", "tenants/"),
@@ -139,7 +177,12 @@ def test_every_unknown_field_is_named(tenant: TenantView, operator: Any) -> None
         ("POST", "tenants/acme/management-keys/"),
         ("POST", "management-keys/"),
         ("POST", "users/"),
+        ("POST", "share-groups/"),
+        ("PATCH", "share-groups/docs/"),
+        ("POST", "share-groups/docs/prefixes/"),
+        ("POST", "tenants/acme/prefixes/"),
     ):
+        etag = version_of(operator, path)
         refused = operator.call(method, path, {"naem": "x"}, **{"If-Match": etag})
         assert (refused.status_code, refused.json()["error"]["param"]) == (400, "naem"), path
         assert "naem" in refused.json()["error"]["message"]

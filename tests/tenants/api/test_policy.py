@@ -9,6 +9,8 @@ from django.utils import timezone
 from tenants import selectors
 from tenants.contracts import Actor, TenantView, WorkerView
 from tenants.services.keys import create_management_key
+from tenants.services.policy import set_policy
+from tenants.services.share_groups import create_share_group, remove_share_group
 from tenants.services.workers import mark_applied
 
 PATH = "tenants/acme/policy/"
@@ -60,6 +62,9 @@ def test_a_malformed_if_match_is_400(tenant: TenantView, operator: Any, header: 
         ("kv_soft_bytes", {"kv_soft_bytes": 2, "kv_hard_bytes": 1}),
         ("weight", {"weight": None}),
         ("priority", {"priority": ["standard"]}),
+        ("share_group", {"share_group": "nowhere"}),
+        ("share_group", {"share_group": None}),
+        ("share_group", {"share_group": ["docs"]}),
         ("nonsense", {"nonsense": 1, "rpm": 5}),
         ("version", {"version": 9}),
         ("overcommit", {"overcommit": "yes", "rpm": 1}),
@@ -102,8 +107,22 @@ def test_a_tenant_reads_its_policy_and_does_not_write_it(
     raw = create_management_key(name="k", role="owner", actor=actor, tenant_id=tenant.id).secret
     read = with_key(raw).get(PATH)
     assert read.status_code == 200
-    refused = with_key(raw).patch(PATH, {"rpm": 0}, **{"If-Match": read["ETag"]})
-    assert (refused.status_code, refused.json()["error"]["type"]) == (403, "permission_error")
+    create_share_group(name="docs", description="", kv_soft_bytes=0, kv_hard_bytes=1, actor=actor)
+    for change in ({"rpm": 0}, {"share_group": "docs"}):
+        refused = with_key(raw).patch(PATH, change, **{"If-Match": read["ETag"]})
+        assert (refused.status_code, refused.json()["error"]["type"]) == (403, "permission_error")
+    assert with_key(raw).get(PATH).json() == read.json()
+
+
+def test_an_operator_puts_a_tenant_into_a_share_group(tenant: TenantView, operator: Any, actor: Actor) -> None:
+    """By the group's name; empty takes it out again."""
+    create_share_group(name="docs", description="", kv_soft_bytes=0, kv_hard_bytes=1, actor=actor)
+    for name in ("docs", ""):
+        changed = operator.patch(PATH, {"share_group": name}, **{"If-Match": operator.get(PATH)["ETag"]})
+        assert (changed.status_code, changed.json()["share_group"]) == (200, name)
+        assert operator.get(PATH).json() == changed.json()
+    refused = operator.patch(PATH, {"share_group": "nowhere"}, **{"If-Match": operator.get(PATH)["ETag"]})
+    assert "/api/v1/share-groups/" in refused.json()["error"]["message"]
 
 
 def test_acks_over_http(
@@ -131,3 +150,33 @@ def test_acks_over_http(
         assert with_key(raw).get(path).status_code == status
     for version in (0, 10**9, 2**63, 10**40):
         assert operator.get(f"policy-versions/{version}/acks/").status_code == 404
+
+
+def test_acks_of_a_groups_version_over_http(
+    make_tenant: Callable[..., TenantView],
+    make_worker: Callable[..., WorkerView],
+    operator: Any,
+    with_key: Callable[[str], Any],
+    actor: Actor,
+) -> None:
+    """A change of a group is followed like one of a policy: by operators, and by members as long as they are."""
+    member, stranger = make_tenant("member"), make_tenant("stranger")
+    make_worker("worker-0")
+    group = create_share_group(name="docs", description="", kv_soft_bytes=0, kv_hard_bytes=1, actor=actor)
+    policy = set_policy(tenant_id=member.id, expected_version=1, changes={"share_group": "docs"}, actor=actor)
+    path = f"policy-versions/{group.version}/acks/"
+    waiting = operator.get(path).json()
+    assert (waiting["tenant_id"], waiting["share_group"], waiting["applied"], waiting["of"]) == (None, "docs", 0, 1)
+    mark_applied(worker_id="worker-0", version=policy.version, applied_at=timezone.now())
+    done = operator.get(path).json()
+    assert (done["applied"], done["of"]) == (1, 1)
+    assert 0 <= done["ms"] < 60_000
+    assert operator.get(f"policy-versions/{policy.version}/acks/").json()["share_group"] == ""
+    keys = {
+        tenant.slug: with_key(create_management_key(name="k", role="admin", actor=actor, tenant_id=tenant.id).secret)
+        for tenant in (member, stranger)
+    }
+    assert {slug: key.get(path).status_code for slug, key in keys.items()} == {"member": 200, "stranger": 404}
+    remove_share_group(name="docs", actor=actor, detach=True)
+    assert {slug: key.get(path).status_code for slug, key in keys.items()} == {"member": 404, "stranger": 404}
+    assert operator.get(path).status_code == 200

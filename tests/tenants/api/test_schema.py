@@ -30,6 +30,12 @@ def test_the_schema_is_valid_and_complete(schema: dict[str, Any]) -> None:
         "/api/v1/tenants/{slug}/",
         "/api/v1/tenants/{slug}/keys/",
         "/api/v1/tenants/{slug}/policy/",
+        "/api/v1/tenants/{slug}/prefixes/",
+        "/api/v1/tenants/{slug}/prefixes/{prefix_id}/",
+        "/api/v1/share-groups/",
+        "/api/v1/share-groups/{name}/",
+        "/api/v1/share-groups/{name}/prefixes/",
+        "/api/v1/share-groups/{name}/prefixes/{prefix_id}/",
         "/api/v1/policy-versions/{version}/acks/",
         "/api/v1/usage/",
         "/api/v1/workers/",
@@ -42,11 +48,22 @@ def test_the_schema_is_valid_and_complete(schema: dict[str, Any]) -> None:
         assert {"managementKey": []} in operation["security"]
 
 
-def test_a_change_of_policy_asks_for_if_match(schema: dict[str, Any]) -> None:
+@pytest.mark.parametrize("path", ["tenants/{slug}/policy/", "share-groups/{name}/"])
+def test_a_change_of_limits_asks_for_if_match(schema: dict[str, Any], path: str) -> None:
     """A generated client cannot forget it."""
-    patch = schema["paths"]["/api/v1/tenants/{slug}/policy/"]["patch"]
+    patch = schema["paths"][f"/api/v1/{path}"]["patch"]
     (header,) = [parameter for parameter in patch["parameters"] if parameter["in"] == "header"]
     assert (header["name"], header["required"]) == ("If-Match", True)
+
+
+def test_a_prefix_is_described_to_its_messages(schema: dict[str, Any]) -> None:
+    """A generated client knows roles and contents, and that the acks of a group's version have no tenant."""
+    parts = schema["components"]["schemas"]
+    messages = parts["PrefixCreate"]["properties"]["messages"]
+    message = parts[messages["items"]["$ref"].rsplit("/", 1)[1]]
+    assert set(message["properties"]) == set(message["required"]) == {"role", "content"}
+    assert parts["PrefixCreate"]["required"] == ["name"]
+    assert parts["AcksAnswer"]["properties"]["tenant_id"]["nullable"] is True
 
 
 def test_schema_and_docs_are_open_and_load_nothing_from_elsewhere(client: Client, db: None) -> None:
