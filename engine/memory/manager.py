@@ -16,6 +16,8 @@ from engine.memory.table import BlockTable
 from engine.request import BlockId, SequenceId
 from engine.step import BlockCopy, CacheShape, TableWrite
 
+_new = tuple.__new__
+
 
 class KVMemory:
     """Owner of all blocks of the device pool.
@@ -160,7 +162,7 @@ class KVMemory:
             return False
         table.block_seconds += len(table.blocks) * (now - table.since)
         table.since = now
-        self._writes.append(TableWrite(table.row, len(table.blocks), (block,)))
+        self._writes.append(_new(TableWrite, (table.row, len(table.blocks), (block,))))
         table.blocks.append(block)
         table.capacity += self.shape.block_size
         return True
@@ -212,8 +214,8 @@ class KVMemory:
             if chain is None:
                 self.pool.seal(block)
                 continue
-            key, root, account = chain.keys[index], chain.root(index), table.account_at(index).index
-            place = table.blocks[index - 1] if root is None else root
+            key, account = chain.keys[index], table.account_at(index).index
+            place = chain.root(index) or table.blocks[index - 1]
             tokens = token_ids[index * size : (index + 1) * size]
             known = self.tree.insert(key, block, place, token_ids=tokens, account=account)
             if known is not None:

@@ -113,6 +113,14 @@ class BlockPool:
             users[block] = 0
         self._free.extend(blocks)
 
+    def free_cached(self, block: BlockId) -> None:
+        """Give a cached block back."""
+        if self._states[block] != CACHED:
+            raise InvariantError(f"block {block} is given up in state {self._states[block]}, not cached")
+        self._states[block] = FREE
+        self.num_cached -= 1
+        self._free.append(block)
+
     def state(self, block: BlockId) -> int:
         """Return FREE, OPEN, SEALED or CACHED."""
         return self._states[block]

@@ -79,10 +79,17 @@ class Supply:
         return blocks
 
     def allocate_one(self, table: BlockTable) -> BlockId | None:
-        """Take a block on the table's account where nothing is short and nothing promised to it; else take none."""
+        """Take a block on the table's account where only its own cache need give way; else, or of a promise, none.
+
+        `find` and `allocate` for the common case: a decode that goes on to its next block.
+        """
         account = table.account
-        if table.reserved or account.blocks + account.reserved >= account.hard or self.pool.num_free <= self.reserved:
+        if table.reserved or account.blocks - account.cached + account.reserved >= account.hard:
             return None
+        while account.blocks >= account.hard or self.pool.num_free <= self.reserved:
+            if not account.cached:
+                return None
+            self.evict(account)
         block = self.pool.allocate_one()
         account.blocks = blocks = account.blocks + 1
         if blocks > account.peak:
@@ -108,7 +115,8 @@ class Supply:
         account.cached -= 1
         account.blocks -= 1
         self.num_evicted += 1
-        self.discard([block])
+        self.pool.free_cached(block)
+        self.touched.append(block)
         if parent is not None:
             candidates.offer(parent, account.cached)
 
