@@ -62,7 +62,7 @@ class BeamParams:
     """Beam search over `width` continuations instead of sampling; the request's `n` best are its outputs.
 
     A finished continuation scores its summed log-probability ÷ (output tokens ** length_penalty). The search ends when
-    `n` have finished and, unless `early_stopping`, no running one can still beat the worst of them.
+    `width` have finished and, unless `early_stopping`, no running one can still beat the worst of them.
     """
 
     width: int  # at least 2, and at least the request's `n`

@@ -19,7 +19,7 @@ from engine.memory.accounts import Account
 from engine.memory.manager import KVMemory
 from engine.request import RefusalCode
 from engine.scheduler.fairness import AGEING_SECONDS
-from engine.scheduler.offer import Offer, Offers, waits_for_leader
+from engine.scheduler.offer import Offer, Offers, most_blocks, waits_for_leader
 from engine.scheduler.outputs import Refusal
 from engine.scheduler.pressure import (
     expected_blocks,
@@ -50,28 +50,28 @@ class Verdict(Enum):
 class Admission:
     """Starts waiting sequences. Remembers nothing from one plan to the next."""
 
-    def __init__(self, roster: Roster, limits: Limits, shared: SharedPrefixes, max_running: int) -> None:
+    def __init__(self, roster: Roster, limits: Limits, shared: SharedPrefixes) -> None:
         self.asked_tokens = 0  # of all prompts when they were first admitted
         self.found_tokens = 0  # of them, those that were cached
         self._roster = roster
         self._memory: KVMemory = roster.memory
         self._limits = limits
         self._offers = Offers(roster, shared)
-        self._max_running = max_running
         self._claimed = 0  # blocks that a long waiting sequence has claimed in this plan
+        self._claimed_rows = 0  # the same of rows: a search needs many at once
         self._plan_number = 0
         self._pool_growth: int | None = None  # expected of all that runs; worked out at most once in a plan
 
     def begin(self, plan_number: int) -> None:
         """Start a plan."""
         self._plan_number = plan_number
-        self._claimed = 0
+        self._claimed = self._claimed_rows = 0
         self._pool_growth = None
 
     def contenders(self) -> list[Tenant]:
         """Return the tenants whose waiting sequences may start; when rows are short, those within a guarantee."""
         waiting = self._roster.waiting.values()
-        if self._has_room():
+        if self._rows_short(1) <= 0:
             return list(waiting)
         return [
             tenant for tenant in waiting if tenant.account is not None and tenant.account.used < tenant.account.soft
@@ -86,7 +86,9 @@ class Admission:
         tenant = sequence.tenant
         policy, account = tenant.policy, tenant.account
         assert policy is not None and account is not None, "a tenant without policy has nothing in line"
-        if len(tenant.running) >= policy.max_running or sequence.preempted_in == self._plan_number:
+        if self._roster.num_places(tenant) + sequence.num_places > policy.max_running:
+            return Verdict.BLOCKED
+        if sequence.preempted_in == self._plan_number:
             return Verdict.BLOCKED
         if waits_for_leader(sequence):
             return Verdict.BLOCKED
@@ -96,7 +98,7 @@ class Admission:
         if offer.used + account.reserved + self._ahead(sequence, tenant.running) > account.hard:
             return Verdict.BLOCKED
         num_preempted = self._roster.num_preemptions
-        if not self._find_row(sequence, offer, now):
+        if not self._find_rows(sequence, offer, now):
             return Verdict.BLOCKED
         if num_preempted != self._roster.num_preemptions:  # what was in use may be idle now
             offer = self._offers.make(sequence, account)
@@ -121,11 +123,19 @@ class Admission:
             if isinstance(granted, Refusal):
                 return granted
             sequence.max_tokens, sequence.policy_stamp = granted, tenant.policy_stamp
-        needed = self._memory.blocks_for(len(sequence.tokens))
+        if sequence.num_places > policy.max_running:
+            message = (
+                f"The search runs {sequence.num_places} beams at once, and the tenant's max_running on this worker was"
+                f" lowered to {policy.max_running}."
+            )
+            return Refusal(RefusalCode.QUEUE_FULL, message)
+        searched = sequence.beams is not None
+        needed = most_blocks(sequence, self._memory) if searched else self._memory.blocks_for(len(sequence.tokens))
         if needed > account.hard:
             message = (
-                f"The tenant's hard limit (kv_hard_bytes) was lowered to {policy.kv_hard_bytes} bytes, and the next"
-                f" token needs {needed * self._limits.block_bytes} bytes of KV memory."
+                f"The tenant's hard limit (kv_hard_bytes) was lowered to {policy.kv_hard_bytes} bytes, and the"
+                f" {'beam search' if searched else 'next token'} needs {needed * self._limits.block_bytes} bytes of KV"
+                " memory."
             )
             return Refusal(RefusalCode.KV_LIMIT, message)
         return None
@@ -141,20 +151,26 @@ class Admission:
             own = expected_blocks(sequence, block_size) - self._memory.blocks_for(len(sequence.tokens))
         return growth_ahead(others, block_size) + max(0, own)
 
-    def _has_room(self) -> bool:
-        return len(self._roster.running) < self._max_running and self._memory.num_free_rows > 0
+    def _rows_short(self, count: int) -> int:
+        """Return how many rows are missing for `count` more sequences; those of beams to come are taken."""
+        return self._roster.num_places() + count - self._roster.max_running
 
-    def _find_row(self, sequence: SequenceState, offer: Offer, now: float) -> bool:
-        """Say whether one more sequence may run; for a need within a guarantee, a borrower makes room."""
-        if self._has_room():
-            return True
+    def _find_rows(self, sequence: SequenceState, offer: Offer, now: float) -> bool:
+        """Say whether it may run, with all its beams; for a need within a guarantee, borrowers make room."""
+        count = sequence.num_places
         if offer.used > offer.account.soft:
+            if self._rows_short(count) + self._claimed_rows <= 0:
+                return True
+            if count > 1 and self._waits_long(sequence, now) and not self._claimed_rows:
+                self._claimed_rows = count
             return False
-        victim = pool_victim(self._roster.busy.values())
-        if victim is None:
-            return False
-        evict(self._roster, victim, self._plan_number, now)
-        self._pool_growth = None
+        while self._rows_short(count) > 0:
+            victim = pool_victim(self._roster.busy.values())
+            if victim is None:
+                self._claimed_rows = max(self._claimed_rows, count)
+                return False
+            evict(self._roster, victim, self._plan_number, now)
+            self._pool_growth = None
         return True
 
     def _find_blocks(self, sequence: SequenceState, offer: Offer, now: float) -> bool:
@@ -170,10 +186,13 @@ class Admission:
         last_resort = is_protected(sequence) and self._offers.is_misfit(offer)
         if wanted <= self._memory.available(account, offer.match, last_resort=last_resort) - self._claimed:
             return True
-        waits_long = sequence.admitted or now - sequence.request.arrived_at > AGEING_SECONDS
-        if waits_long and not self._claimed:
+        if self._waits_long(sequence, now) and not self._claimed:
             self._claimed = max(0, wanted)
         return False
+
+    @staticmethod
+    def _waits_long(sequence: SequenceState, now: float) -> bool:
+        return sequence.admitted or now - sequence.request.arrived_at > AGEING_SECONDS
 
     def _wanted(self, sequence: SequenceState, offer: Offer) -> int:
         """Return the blocks that a borrower should find, with those that it shares.

@@ -5,8 +5,10 @@ from itertools import repeat
 
 from engine.errors import InvariantError
 from engine.request import FinishReason, SequenceId
+from engine.scheduler.beams import Candidates
 from engine.scheduler.outputs import RequestOutput
 from engine.scheduler.roster import Roster
+from engine.scheduler.searching import branch
 from engine.scheduler.sequence import SequenceState
 from engine.step import SequenceStep, StepResult, TokenLogprobs
 
@@ -22,6 +24,7 @@ class Commit:
     def __init__(self, roster: Roster) -> None:
         self.prompt_tokens = 0  # computed, recomputed ones included
         self.output_tokens = 0
+        self._candidates: dict[SequenceState, Candidates] = {}  # of each beam, in this step
         self._roster = roster
         self._memory = roster.memory
 
@@ -44,13 +47,15 @@ class Commit:
         outputs = self._roster.take_events()
         self.output_tokens += asked
         sampled = zip(token_ids, logprobs or repeat(None), strict=False)
-        if logprobs:
-            self._decodes_with_logprobs(planned[:num_decodes], sampled, now, outputs)
+        if logprobs or self._roster.searches:
+            self._decodes_at_length(planned[:num_decodes], sampled, now, outputs)
         else:
             self._decodes(planned[:num_decodes], token_ids, now, outputs)
             sampled = zip(token_ids[num_decodes:], repeat(None), strict=False)
         for sequence, part in zip(planned[num_decodes:], parts[num_decodes:], strict=True):
             self._chunk(sequence, part, sampled, now, outputs)
+        if self._candidates:
+            self._search(now, outputs)
         outputs += self._roster.take_events()
         return outputs
 
@@ -80,10 +85,10 @@ class Commit:
             else:
                 outputs.append(self._announcement(sequence, now, (token,)))
 
-    def _decodes_with_logprobs(
+    def _decodes_at_length(
         self, sequences: Sequence[SequenceState], sampled: Iterator[Sampled], now: float, outputs: list[RequestOutput]
     ) -> None:
-        """Give each decode its token, in a step in which somebody asks for log-probabilities."""
+        """Give each decode its token in a step in which there are log-probabilities to report, or beams."""
         for sequence in sequences:
             token, logprobs = next(sampled)
             table = sequence.table
@@ -124,7 +129,12 @@ class Commit:
         now: float,
         outputs: list[RequestOutput],
     ) -> None:
-        """Add a sampled token and report it; end the sequence when it was the last one."""
+        """Add a sampled token and report it; end the sequence when it was the last one. A beam waits for the others."""
+        if sequence.beams is not None:
+            if logprobs is None:
+                raise InvariantError(f"the step returned no log-probabilities for a beam of request {sequence.handle}")
+            self._candidates[sequence] = logprobs.top
+            return
         tokens, tenant = sequence.tokens, sequence.tenant
         tokens.append(token)
         tenant.counter += tenant.output_cost
@@ -135,6 +145,21 @@ class Commit:
         else:
             outputs.append(self._announcement(sequence, now, (token,), chosen))
 
+    def _search(self, now: float, outputs: list[RequestOutput]) -> None:
+        """Choose among the candidates of each request's beams, once all of them are there."""
+        candidates, self._candidates = self._candidates, {}
+        for group in {sequence.handle: sequence.beams for sequence in candidates}.values():
+            assert group is not None, "only beams have candidates"
+            before = group.num_counted
+            found = [candidates[beam] for beam in group.members]  # they run on reserved blocks: none was left out
+            branches = group.advance(found, now)
+            self.output_tokens += (group.num_counted - before) * group.width - len(found)
+            if branches:
+                branch(self._roster, group, branches, now)
+                outputs.append(self._announcement(group.leader, now, unseen_tokens=group.take_unseen()))
+            else:
+                self._roster.finish(group.leader, FinishReason.LENGTH, now)
+
     def _finish(
         self, sequence: SequenceState, token_ids: tuple[int, ...], logprobs: tuple[float, ...], now: float
     ) -> None:
@@ -142,19 +167,24 @@ class Commit:
         self._roster.finish(sequence, reason, now, token_ids=token_ids, logprobs=logprobs)
 
     def _announcement(
-        self, sequence: SequenceState, now: float, token_ids: tuple[int, ...] = (), logprobs: tuple[float, ...] = ()
+        self,
+        sequence: SequenceState,
+        now: float,
+        token_ids: tuple[int, ...] = (),
+        logprobs: tuple[float, ...] = (),
+        unseen_tokens: int = 0,
     ) -> RequestOutput:
         """Report tokens and, the first time, that the request runs and how many tokens it may generate."""
         first, sequence.announced = not sequence.announced, True
-        held = sequence.kv_block_seconds + (sequence.table.held(now) if sequence.table is not None else 0.0)
         return RequestOutput(
             sequence=sequence.handle,
             token_ids=token_ids,
-            kv_byte_seconds=held * self._memory.shape.block_bytes,
+            kv_byte_seconds=sequence.held(now) * self._memory.shape.block_bytes,
             num_preemptions=sequence.num_preemptions,
             output_index=sequence.index,
             admitted_max_tokens=sequence.max_tokens if first else 0,
             queue_seconds=sequence.queue_seconds if first else 0.0,
             cached_tokens=sequence.cached_tokens if first else 0,
             logprobs=logprobs,
+            unseen_tokens=unseen_tokens,
         )

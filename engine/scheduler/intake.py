@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from engine.errors import ProtocolError
 from engine.policy import PolicyUpdate, TenantPolicy
 from engine.request import FinishReason, GenerationRequest, RefusalCode, SequenceId
+from engine.scheduler.beam_group import BeamGroup
 from engine.scheduler.fairness import class_rank
 from engine.scheduler.outputs import Refusal, RequestOutput
 from engine.scheduler.roster import Roster
@@ -44,7 +45,7 @@ class Intake:
             message = "The worker takes no new requests: it is being drained. Try again."
             self._turn_away(sequence, Refusal(RefusalCode.DRAINING, message))
             return
-        refusal = check_form(request, self._limits)
+        refusal = check_form(request, self._limits, self._roster.max_running)
         if refusal is not None:
             self._turn_away(sequence, refusal)
             return
@@ -67,7 +68,7 @@ class Intake:
                 for member in list(group.members):
                     if output_index in (None, member.index):
                         self._roster.finish(member, reason, now)
-            elif state is not None and output_index in (None, 0):
+            elif state is not None and output_index in (None, 0 if state.beams is None else None):
                 self._roster.finish(state, reason, now)
 
     def apply(self, update: PolicyUpdate, now: float) -> tuple[int, int]:
@@ -115,6 +116,9 @@ class Intake:
         sampling = request.sampling
         state.random_key = self._random.getrandbits(64) if sampling.seed is None else sampling.seed & _RANDOM_MASK
         state.stop_ids = sampling.stop_token_ids if sampling.ignore_eos else sampling.stop_token_ids | self._eos
+        if request.beams is not None:
+            state.beams = BeamGroup(state, self._limits.block_size)
+            state.sampling = state.beams.sampling(self._limits.vocab_size)
         return state
 
     def _settle(self, sequence: SequenceState, now: float) -> None:
@@ -124,7 +128,8 @@ class Intake:
         sequence.rank = class_rank(sequence.request.priority, tenant.policy.priority)
         if not sequence.admitted:
             num_taken = tenant.num_live - tenant.num_held
-            if num_taken + sequence.request.n > tenant.policy.max_running + tenant.policy.max_queued:
+            num_asked = max(sequence.request.n, sequence.num_places)
+            if num_taken + num_asked > tenant.policy.max_running + tenant.policy.max_queued:
                 self._roster.refuse(sequence, _queue_full(num_taken, tenant.policy), now)
                 return
             granted = size(sequence.request, tenant.policy, self._limits)

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from engine.memory.accounts import Account
 from engine.memory.lookup import NO_MATCH, Match
+from engine.memory.manager import KVMemory
 from engine.scheduler.pressure import is_protected
 from engine.scheduler.roster import Roster
 from engine.scheduler.sequence import SequenceState, State
@@ -45,8 +46,7 @@ class Offers:
         needed = self._memory.blocks_for(len(sequence.tokens))
         whole = needed
         if is_protected(sequence):
-            most = self._memory.blocks_for(sequence.num_prompt + sequence.max_tokens)
-            whole = max(needed, min(most, account.hard))
+            whole = max(needed, min(most_blocks(sequence, self._memory), account.hard))
         parent = _parent(sequence)
         if parent is not None:  # all but the block of the last prompt token: that one is copied, or its own
             num_shared = self._memory.blocks_for(sequence.num_prompt) - 1
@@ -86,6 +86,13 @@ class Offers:
     def is_misfit(self, offer: Offer) -> bool:
         """Say whether a need is in the way of guarantees: it exceeds what they leave of the pool in full use."""
         return offer.whole > self._memory.shape.num_blocks - self._memory.accounts.guarantees(offer.account)
+
+
+def most_blocks(sequence: SequenceState, memory: KVMemory) -> int:
+    """Return the blocks that a sequence may ever need, with all its beams if it is searched for."""
+    if sequence.beams is not None:
+        return sequence.beams.most_blocks
+    return memory.blocks_for(sequence.num_prompt + sequence.max_tokens)
 
 
 def waits_for_leader(sequence: SequenceState) -> bool:

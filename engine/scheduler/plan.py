@@ -54,10 +54,8 @@ class Scheduler:
         self.step = 0  # number of the last plan
         self._clock = clock
         self._budget = max_batched_tokens
-        # Never more running sequences than tokens in a step: every decode moves in every step.
         self._intake = Intake(self.roster, limits, eos_token_ids)
-        rows = min(memory.shape.max_rows, max_batched_tokens)
-        self._admission = Admission(self.roster, limits, self._intake.shared, rows)
+        self._admission = Admission(self.roster, limits, self._intake.shared)
         self._chunks = ChunkBudget(minimum=min(MIN_CHUNK_TOKENS, max_batched_tokens), maximum=max_batched_tokens)
         self._attempt = 0  # at a plan: what one attempt preempts does not come back in the same one
         self._planned: list[SequenceState] = []  # of the last plan, in its order
@@ -128,7 +126,7 @@ class Scheduler:
         self._attempt = number = self._attempt + 1
         self._admission.begin(number)
         if self._intake.changed:
-            enforce(self.roster, self._intake, number, now)
+            enforce(self.roster, self._intake, now)
         if self._intake.shared.changed:
             enforce_groups(self.roster, self._intake.shared, now)
         if not self.roster.running and not self.roster.waiting:

@@ -2,7 +2,8 @@
 
 For the pool: only tenants whose sequences use more than their soft limit, the largest borrower first, in each the
 newest sequence first. A sequence that runs on reserved blocks is left alone; only a need within a guarantee takes it,
-and only when nothing else is left. (Cached blocks, which nobody uses, have gone before: engine/memory.)
+and only when nothing else is left. The beams of a search run so from the start, and they leave together. (Cached
+blocks, which nobody uses, have gone before: engine/memory.)
 For a tenant's own ceiling: its own newest sequence.
 """
 
@@ -17,8 +18,8 @@ MAX_EVICTIONS = 3  # then a sequence comes back only when all it may still need 
 
 
 def is_protected(sequence: SequenceState) -> bool:
-    """Say whether the sequence has been preempted for memory as often as one may be."""
-    return sequence.evictions >= MAX_EVICTIONS
+    """Say whether it runs on reserved blocks: a beam, or one that was preempted for memory as often as one may be."""
+    return sequence.evictions >= MAX_EVICTIONS or sequence.beams is not None
 
 
 def newest(sequences: Iterable[SequenceState], *, protected: bool = False) -> SequenceState | None:

@@ -12,9 +12,11 @@ from engine.errors import InvariantError
 from engine.memory.manager import KVMemory
 from engine.memory.table import BlockTable
 from engine.request import FinishReason, GenerationRequest, SequenceId, TenantId
+from engine.scheduler.beam_group import BeamGroup
 from engine.scheduler.fairness import lift
 from engine.scheduler.joining import Prefills
 from engine.scheduler.outputs import Refusal, RequestOutput
+from engine.scheduler.searching import gather, report_end
 from engine.scheduler.sequence import SequenceGroup, SequenceState, State
 from engine.scheduler.tenant import Tenant
 from engine.scheduler.timers import Timers
@@ -38,7 +40,9 @@ class Roster:
         self.waiting: dict[TenantId, Tenant] = {}  # with at least one request in line
         self.sequences: dict[SequenceId, SequenceState] = {}
         self.groups: dict[SequenceId, SequenceGroup] = {}  # of requests with several outputs, by handle
+        self.searches: dict[SequenceId, BeamGroup] = {}  # beam searches that run, by handle
         self.running: list[SequenceState] = []  # in order of admission
+        self.max_running = min(memory.shape.max_rows, budget)  # sequences: every decode moves in every step
         self.held: dict[SequenceId, SequenceState] = {}
         self.timers = Timers()
         self.num_preemptions = 0
@@ -104,15 +108,27 @@ class Roster:
         if not sequence.admitted:
             sequence.admitted = True
             sequence.queue_seconds = max(0.0, now - sequence.request.arrived_at)
-            if sequence.request.n > 1:
+            if sequence.request.n > 1 and sequence.beams is None:
                 self._fan_out(sequence)
+        if sequence.beams is not None:
+            self.searches[sequence.id] = sequence.beams
 
     def preempt(self, sequence: SequenceState, plan_number: int, now: float) -> None:
-        """Take a running request's blocks; it keeps its tokens, to be computed again, and its place."""
+        """Take a running request's blocks; it keeps its tokens, to be computed again, and its place.
+
+        A beam leaves with all beams of its request, whose search starts again.
+        """
+        group = sequence.beams
+        if group is not None:
+            sequence = group.leader
+            gather(self, group, now)
         sequence.num_preemptions += 1
         sequence.preempted_in = plan_number
         self.num_preemptions += 1
         self._stop(sequence, now)
+        if group is not None:
+            group.begin_again()
+            sequence.tokens, sequence.chain_stamp = list(sequence.request.prompt), (-1, -1)
         self.queue(sequence)
 
     def finish(
@@ -125,7 +141,13 @@ class Roster:
         logprobs: tuple[float, ...] = (),
         message: str = "",
     ) -> None:
-        """End a request that was taken, whatever its state, and report it with its last token."""
+        """End a request that was taken, whatever its state, and report it with its last token.
+
+        A beam ends with its whole search, and with the best that was found.
+        """
+        if sequence.beams is not None:
+            self._finish_search(sequence.beams, reason, now, message)
+            return
         if sequence.generated:
             sequence.tenant.lengths.observe(sequence.generated, complete=reason is FinishReason.STOP)
         self._end(sequence, now)
@@ -154,6 +176,28 @@ class Roster:
         """End a request that never ran and report why."""
         self._end(sequence, now)
         self._events.append(RequestOutput(sequence=sequence.id, refusal=refusal))
+
+    def num_places(self, tenant: Tenant | None = None) -> int:
+        """Return the running sequences, of one tenant or of all, with the beams that will still fork from them."""
+        running = self.running if tenant is None else tenant.running
+        if not self.searches:
+            return len(running)
+        searches = self.searches.values()
+        to_come = (one.num_to_come for one in searches if tenant is None or one.leader.tenant is tenant)
+        return len(running) + sum(to_come)
+
+    def add_beam(self, leader: SequenceState) -> SequenceState:
+        """Return a new running beam of the leader's request. The caller gives it its table."""
+        beam = self._another(leader)
+        beam.number, beam.beams, beam.state = leader.number, leader.beams, State.RUNNING
+        beam.sampling = leader.sampling
+        beam.tenant.running.append(beam)
+        self.running.append(beam)
+        return beam
+
+    def part(self, beam: SequenceState, now: float) -> None:
+        """End a beam that is not the leader: its request goes on."""
+        self._end(beam, now)
 
     def report(self, output: RequestOutput) -> None:
         """Add news to what the next `take_events` returns."""
@@ -201,18 +245,34 @@ class Roster:
         """Put a request's other outputs in line, right behind the one that computes the prompt."""
         group = leader.group = self.groups[leader.id] = SequenceGroup(leader)
         for index in range(1, leader.request.n):
-            output = SequenceState(SequenceId(self._next_fork), leader.request, leader.tenant, leader.number + index)
-            self._next_fork -= 1
-            output.handle, output.index, output.group = leader.id, index, group
-            output.rank, output.max_tokens, output.policy_stamp = leader.rank, leader.max_tokens, leader.policy_stamp
-            output.stop_ids = leader.stop_ids
+            output = self._another(leader)
+            output.number, output.index, output.group = leader.number + index, index, group
             output.random_key = fork_key(leader.random_key, index)
-            output.admitted = output.announced = True  # with the first
-            self.sequences[output.id] = self.held[output.id] = output
-            output.tenant.num_live += 1
+            self.held[output.id] = output
             output.tenant.num_held += 1
             group.members.append(output)
             self.queue(output)
+
+    def _another(self, leader: SequenceState) -> SequenceState:
+        """Return a new sequence of a request that was admitted; it is in no list of its state yet."""
+        one = SequenceState(SequenceId(self._next_fork), leader.request, leader.tenant, leader.number)
+        self._next_fork -= 1
+        one.handle, one.rank, one.max_tokens = leader.id, leader.rank, leader.max_tokens
+        one.policy_stamp, one.stop_ids = leader.policy_stamp, leader.stop_ids
+        one.admitted = one.announced = True  # with the first
+        self.sequences[one.id] = one
+        one.tenant.num_live += 1
+        return one
+
+    def _finish_search(self, group: BeamGroup, reason: FinishReason, now: float, message: str) -> None:
+        """End a beam search; where the client is there to see it, with the best that was found."""
+        leader = group.leader
+        found = group.best(leader.request.n) if reason in (FinishReason.STOP, FinishReason.LENGTH) else []
+        if found:
+            leader.tenant.lengths.observe(len(found[0].token_ids), complete=found[0].stopped)
+        gather(self, group, now)
+        self._end(leader, now)
+        report_end(self, group, found, reason, message)
 
     def _limit(self, sequence: SequenceState, until: float) -> None:
         deadline = sequence.request.deadline
@@ -236,13 +296,15 @@ class Roster:
         assert table is not None, "only a running sequence stops"
         self.memory.free(table, now)
         self.prefills.end(sequence)
-        sequence.kv_block_seconds += table.block_seconds
+        sequence.kv_block_seconds = sequence.held(now)
         sequence.table = None
         sequence.computed = 0
         if sequence.generated:
             sequence.charged = len(sequence.tokens)  # prompt and output are paid for
         sequence.tenant.running.remove(sequence)
         self.running.remove(sequence)
+        if sequence.beams is not None:
+            self.searches.pop(sequence.id, None)  # an id of the leader alone
 
     def _end(self, sequence: SequenceState, now: float) -> None:
         if sequence.state is State.RUNNING:

@@ -5,6 +5,7 @@ from enum import Enum
 from engine.memory.keys import KeyChain
 from engine.memory.table import BlockTable
 from engine.request import GenerationRequest, SequenceId
+from engine.scheduler.beam_group import BeamGroup
 from engine.scheduler.outputs import Refusal
 from engine.scheduler.tenant import Tenant
 
@@ -30,7 +31,7 @@ class SequenceGroup:
 
 
 class SequenceState:
-    """Everything the scheduler keeps of one request.
+    """Everything the scheduler keeps of one request, or of one output or beam of it.
 
     `tokens` is prompt and output together: a preempted sequence computes them again, whatever they are.
     `len(tokens) - computed` is what is left to compute: 1 for a decode.
@@ -39,6 +40,7 @@ class SequenceState:
     __slots__ = (
         "admitted",
         "announced",
+        "beams",
         "cached_tokens",
         "chain",
         "chain_stamp",
@@ -76,6 +78,7 @@ class SequenceState:
         self.handle = sequence  # the request's, in reports; all outputs of a request have the same
         self.index = 0  # which output of the request
         self.group: SequenceGroup | None = None  # with the request's other outputs, once it has run
+        self.beams: BeamGroup | None = None  # with the request's other beams, of a beam search
         self.chain: KeyChain | None = None  # keys of its blocks, for the prefix tree
         self.chain_stamp = (-1, -1)  # the tenant's policy and the registered prefixes under which it was made
         self.cached_tokens = 0  # of the prompt, when it was first admitted
@@ -109,6 +112,17 @@ class SequenceState:
     def generated(self) -> int:
         """Output tokens so far."""
         return len(self.tokens) - self.num_prompt
+
+    @property
+    def num_places(self) -> int:
+        """Running sequences that it will come to: all beams of a search that has not begun."""
+        return 1 if self.beams is None else 1 + self.beams.num_to_come
+
+    def held(self, now: float) -> float:
+        """Return the block·seconds held so far; those of a search are its group's to count."""
+        if self.table is None or (self.beams is not None and self.beams.search is not None):
+            return self.kv_block_seconds
+        return self.kv_block_seconds + self.table.held(now)
 
     @property
     def remaining(self) -> int:

@@ -4,11 +4,12 @@ import math
 from dataclasses import dataclass
 
 from engine.policy import TenantPolicy
-from engine.request import GenerationRequest, RefusalCode
+from engine.request import BeamParams, GenerationRequest, RefusalCode
 from engine.scheduler.outputs import Refusal
 
 MAX_OUTPUTS = 128  # of one request
 MAX_LOGPROBS = 128  # most likely tokens to report at each position
+MAX_LENGTH_PENALTY = 10.0  # either way: an exponent beyond it says nothing, and overflows
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,8 +35,19 @@ class Limits:
         return -(-num_tokens // self.block_size)
 
 
-def check_form(request: GenerationRequest, limits: Limits) -> Refusal | None:
-    """Return what is wrong with the request itself, whoever sent it."""
+def beam_width(request: GenerationRequest) -> int:
+    """Return how many sequences run for one output of the request: 1 unless it is searched for."""
+    return 1 if request.beams is None else request.beams.width
+
+
+def most_blocks(num_prompt: int, num_output: int, width: int, block_size: int) -> int:
+    """Return the blocks that a prompt and `width` outputs of it need at most: full blocks of the prompt are shared."""
+    shared = num_prompt // block_size
+    return shared + width * (-(-(num_prompt + num_output) // block_size) - shared)
+
+
+def check_form(request: GenerationRequest, limits: Limits, max_running: int) -> Refusal | None:
+    """Return what is wrong with the request itself, whoever sent it; `max_running` sequences fit into a step."""
     prompt, sampling = request.prompt, request.sampling
     if not prompt:
         return Refusal(RefusalCode.INVALID, "The prompt is empty: send at least one token.", "prompt")
@@ -56,6 +68,20 @@ def check_form(request: GenerationRequest, limits: Limits) -> Refusal | None:
         return Refusal(RefusalCode.INVALID, f"logprobs must be from 0 to {MAX_LOGPROBS}, or left out.", "logprobs")
     if sampling.max_tokens < 0:
         return Refusal(RefusalCode.INVALID, "max_tokens must be at least 1, or left out.", "max_tokens")
+    return None if request.beams is None else _check_beams(request, request.beams, limits, max_running)
+
+
+def _check_beams(request: GenerationRequest, beams: BeamParams, limits: Limits, max_running: int) -> Refusal | None:
+    most = min(max_running, limits.vocab_size // 2)
+    if not 2 <= beams.width <= most:
+        message = f"beam_width must be from 2 to {most}; leave beam search off for a single beam."
+        return Refusal(RefusalCode.INVALID, message, "beam_width")
+    if request.n > beams.width:
+        message = f"n is {request.n}, but a search with beam_width {beams.width} has {beams.width} outputs at most."
+        return Refusal(RefusalCode.INVALID, message, "n")
+    if not abs(beams.length_penalty) <= MAX_LENGTH_PENALTY:  # nan too
+        message = f"length_penalty must be a number from {-MAX_LENGTH_PENALTY:g} to {MAX_LENGTH_PENALTY:g}."
+        return Refusal(RefusalCode.INVALID, message, "length_penalty")
     return None
 
 
@@ -71,12 +97,19 @@ def size(request: GenerationRequest, policy: TenantPolicy, limits: Limits) -> in
         return _context_too_long(num_prompt, asked, context)
     if policy.max_output_tokens < 1:
         return Refusal(RefusalCode.CONTEXT_TOO_LONG, "The tenant's policy allows 0 output tokens.", "max_tokens")
+    width, hard = beam_width(request), limits.hard_blocks(policy)
+    if 1 <= policy.max_running < width:  # beams run together or not at all
+        message = (
+            f"A search with beam_width {width} runs {width} sequences at once, but the tenant's max_running on this"
+            f" worker is {policy.max_running}. Lower beam_width or ask for a higher limit."
+        )
+        return Refusal(RefusalCode.INVALID, message, "beam_width")
     wanted = min(asked or context - num_prompt, policy.max_output_tokens)
-    hard = limits.hard_blocks(policy)
-    needed = limits.blocks_for(num_prompt + (wanted if asked else 1))
+    needed = most_blocks(num_prompt, wanted if asked else 1, width, limits.block_size)
     if needed > hard:
         return _kv_limit(request, policy, limits, needed)
-    return min(wanted, hard * limits.block_size - num_prompt)
+    shared = num_prompt // limits.block_size
+    return min(wanted, (shared + (hard - shared) // width) * limits.block_size - num_prompt)
 
 
 def _context_too_long(num_prompt: int, asked: int, context: int) -> Refusal:
@@ -96,9 +129,14 @@ def _kv_limit(request: GenerationRequest, policy: TenantPolicy, limits: Limits, 
     else:
         limit = f"the worker's KV memory is {pool_bytes} bytes in all"
     output = f"{min(asked, policy.max_output_tokens)} output tokens" if asked else "at least 1 output token"
+    ways = ["shorten the prompt", *(["lower max_tokens"] if asked else [])]
+    field = "max_tokens" if asked else "prompt"
+    if request.beams is not None:
+        output += f" for each of {request.beams.width} beams"
+        ways.append("lower beam_width")
+        field = "beam_width"
     message = (
         f"The request needs {needed * limits.block_bytes} bytes of KV memory ({num_prompt} prompt tokens and {output},"
-        f" {needed} blocks), but {limit}. Shorten the prompt{', lower max_tokens' if asked else ''}"
-        " or ask for a higher limit."
+        f" {needed} blocks), but {limit}. {', '.join(ways).capitalize()} or ask for a higher limit."
     )
-    return Refusal(RefusalCode.KV_LIMIT, message, "max_tokens" if asked else "prompt")
+    return Refusal(RefusalCode.KV_LIMIT, message, field)

@@ -8,6 +8,7 @@ from engine.memory.manager import KVMemory
 from engine.memory.pool import OPEN
 from engine.policy import PolicyUpdate, SharedPrefix, ShareGroup, TenantPolicy
 from engine.request import (
+    BeamParams,
     FinishReason,
     GenerationRequest,
     Priority,
@@ -22,6 +23,7 @@ from engine.scheduler.predict import OutputLengths
 from engine.scheduler.roster import fork_key
 from engine.scheduler.sizing import Limits
 from engine.step import CacheShape, SequenceStep, StepPlan
+from tests.engine.beam_reference import Found, reference
 from tests.engine.fake_runner import FakeRunner, Identity, expected_tokens
 
 Output = SequenceId | tuple[SequenceId, int]  # the first output of a request goes by its id alone
@@ -77,6 +79,10 @@ class World:
         self.requests: dict[SequenceId, GenerationRequest] = {}
         self.tokens: dict[Output, list[int]] = defaultdict(list)
         self.logprobs: dict[Output, list[float]] = defaultdict(list)
+        self.scores: dict[Output, float] = {}  # of beam searches
+        self.unseen: dict[SequenceId, int] = defaultdict(int)  # tokens of theirs
+        self._found: dict[SequenceId, tuple[list[Found], int]] = {}
+        self._eos = frozenset(eos)
         self.granted: dict[SequenceId, int] = {}
         self.cached_tokens: dict[SequenceId, int] = {}
         self.finished: dict[Output, FinishReason] = {}
@@ -143,6 +149,7 @@ class World:
         policy_version: int = 0,
         namespace: bytes | None = None,
         n: int = 1,
+        beams: BeamParams | None = None,
         **sampling: object,
     ) -> SequenceId:
         """Submit a prompt, or one of so many tokens, and return its id; the seed is the id."""
@@ -155,6 +162,7 @@ class World:
             tenant=TenantId(tenant),
             namespace=tenant.encode() if namespace is None else namespace,
             n=n,
+            beams=beams,
             prompt=prompt,
             sampling=SamplingParams(**fields),  # type: ignore[arg-type]
             priority=priority,
@@ -220,7 +228,46 @@ class World:
 
     def assert_exact(self, output: Output) -> None:
         """Check an output's tokens, all of them, against what it would get alone."""
+        sequence, index = output if isinstance(output, tuple) else (output, 0)
+        if self.requests[sequence].beams is not None:
+            if output in self.finished:
+                self._assert_found(sequence, index)
+            return
         assert self.tokens[output] == self.expected(output, len(self.tokens[output]))
+
+    def found(self, sequence: SequenceId) -> tuple[list[Found], int]:
+        """Return what a request's beam search finds alone, and in how many steps."""
+        request = self.requests[sequence]
+        assert request.beams is not None
+        if sequence not in self._found:
+            stops = request.sampling.stop_token_ids
+            self._found[sequence] = reference(
+                list(request.prompt),
+                request.beams,
+                n=request.n,
+                stop_ids=stops if request.sampling.ignore_eos else stops | self._eos,
+                max_tokens=self.granted[sequence],
+                vocab_size=VOCAB_SIZE,
+            )
+        return self._found[sequence]
+
+    def _assert_found(self, sequence: SequenceId, index: int) -> None:
+        """Check one output of a beam search that has ended; one that was cut short has come less far."""
+        output: Output = (sequence, index) if index else sequence
+        request, reason = self.requests[sequence], self.finished[output]
+        assert request.beams is not None
+        if reason in (FinishReason.CANCELLED, FinishReason.ERROR):
+            assert not self.tokens[output]
+            return
+        if self.outputs[output][-1].message:
+            most = self.granted.get(sequence, 0)
+            assert len(self.tokens[output]) <= most
+            assert self.unseen[sequence] <= request.beams.width * most
+            return
+        hypotheses, num_steps = self.found(sequence)
+        assert self.tokens[output] == hypotheses[index].tokens
+        assert abs(self.scores[output] - hypotheses[index].score) < 1e-9 * max(1.0, abs(hypotheses[index].score))
+        assert self.unseen[sequence] == request.beams.width * num_steps
 
     def assert_empty(self) -> None:
         """Check that nothing is left: no request, no block in use, no promise."""
@@ -228,6 +275,7 @@ class World:
         self.scheduler.audit()
         assert not self.scheduler.roster.sequences
         assert not self.scheduler.roster.groups
+        assert not self.scheduler.roster.searches
         assert memory.pool.num_free + memory.pool.num_cached == self.shape.num_blocks
         assert memory.supply.reserved == 0
         assert memory.num_free_rows == self.shape.max_rows
@@ -257,6 +305,7 @@ class World:
             self.scheduler.audit()  # also that no account is above its hard limit
         for account in self.scheduler.memory.accounts:
             assert account.blocks <= account.hard
+            assert account.used + account.reserved <= account.hard
 
     def _take(self, output: RequestOutput) -> None:
         sequence, index = output.sequence, output.output_index
@@ -289,5 +338,11 @@ class World:
     def _take_tokens(self, key: Output, output: RequestOutput) -> None:
         asks = self.requests[output.sequence].sampling.num_logprobs >= 0
         assert len(output.logprobs) == (len(output.token_ids) if asks else 0), "one for each token of who asks"
+        if self.requests[output.sequence].beams is not None:
+            assert not output.token_ids or output.finish_reason is not None, "hypotheses come whole"
+            self.unseen[output.sequence] += output.unseen_tokens
+            self.scores[key] = output.score
+        else:
+            assert not output.unseen_tokens, "only beams are not seen"
         self.tokens[key] += output.token_ids
         self.logprobs[key] += output.logprobs
