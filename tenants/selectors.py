@@ -202,14 +202,21 @@ def shared_prefixes(group: str, seen_by: uuid.UUID | str = "") -> list[SharedPre
     return [view if view.tenant_id == str(seen_by) or not seen_by else rows.anonymous(view) for view in views]
 
 
-def share_group_policies(since_version: int = 0) -> list[ShareGroupPolicy]:
+def shared_prefix(prefix_id: uuid.UUID | str) -> SharedPrefixView | None:
+    """Return a registered prefix, with its contents. For operators and the system."""
+    row = SharedPrefix.objects.across_groups().select_related("registered_by").filter(pk=prefix_id).first()
+    return rows.shared_prefix_view(row) if row else None
+
+
+def share_group_policies(since_version: int = 0, *, contents: bool = True) -> list[ShareGroupPolicy]:
     """Return every share group that is newer than `since_version`, whole, oldest change first.
 
     One statement, so that a group's version and prefixes are of one moment. With `since_version` > 0 removed groups are
-    among them: whoever knew them forgets them.
+    among them: whoever knew them forgets them. Without `contents` the prefixes' messages and texts are left empty: a
+    group may have 16 MiB of them, and `shared_prefix` gets each when it is wanted.
     """
     known = ShareGroup.objects.all() if since_version > 0 else ShareGroup.objects.live()
-    query = known.with_prefixes().filter(version__gt=since_version).order_by("version")
+    query = known.with_prefixes(contents=contents).filter(version__gt=since_version).order_by("version")
     return [_group_policy(row) for row in query]
 
 

@@ -27,7 +27,8 @@ from gateway.controller.threads import DatabaseThreads
 from gateway.controller.truth import KnownWorker, read_policies, read_workers
 from gateway.hints import HintPublisher
 from gateway.workers.client import Dial
-from tenants.contracts import POLICY_CHANNEL, WORKER_LIVE_SECONDS, WORKERS_CHANNEL
+from tenants import selectors
+from tenants.contracts import POLICY_CHANNEL, WORKER_LIVE_SECONDS, WORKERS_CHANNEL, SharedPrefixView
 from tenants.services.workers import forget_stale, seen
 
 MEET_SECONDS = 1.0  # how long a new leader waits to hear what known workers hold before it moves any grant
@@ -55,7 +56,7 @@ class Fleet:
         self._hints = hints
         self._dial = dial
         self._ledger = Ledger(term=leadership.term)
-        self._sharing = Sharing(self._regrant, hints.prefixes)
+        self._sharing = Sharing(self._prefix, self._regrant, hints.prefixes)
         self._acks = AckRecorder(threads, hints.policy)
         self._known: dict[str, KnownWorker] = {}
         self._links: dict[str, tuple[WorkerLink, asyncio.Task[None]]] = {}
@@ -171,6 +172,9 @@ class Fleet:
         if self._has_read:  # what a new leader finds may be applied already
             self._unsent |= versions
         self._has_read = True
+
+    async def _prefix(self, prefix_id: str) -> SharedPrefixView | None:
+        return await self._threads.call(selectors.shared_prefix, prefix_id)
 
     def _regrant(self, groups: Collection[str]) -> None:
         """Let groups' prefixes, tokenised since their version was pushed, be pushed; pages hear of the ack."""

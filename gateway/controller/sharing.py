@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import structlog
+from django.db import Error
 
 from engine.protocol import engine_pb2 as pb
 from gateway.controller.holders import GroupPolicy, PrefixTokens
@@ -27,9 +28,12 @@ if TYPE_CHECKING:
 FIRST_BACKOFF = 0.2
 LAST_BACKOFF = 10.0
 REPEAT_SECONDS = 30.0  # readings are told again so often: whoever keeps them may forget
+RETRY_SECONDS = 1.0  # while Postgres is away
 TELL_SECONDS = 1.0  # while many prefixes are tokenised, those that are done leave so often
+TOKENS_PER_SECOND = 1_000_000  # pushed to all workers, at most: what changes a group sends all of it
 
 Describe = Callable[[], Awaitable[pb.ModelCard]]
+Fetch = Callable[[str], Awaitable[SharedPrefixView | None]]
 
 log = structlog.get_logger("controller")
 
@@ -50,15 +54,18 @@ class Sharing:
     """Owned by the fleet's loop; `run` tokenises.
 
     Args:
+        fetch: returns a prefix with its contents, None where it is gone; they are not kept.
         changed: called with the groups whose prefixes have changed without their version.
         readings: called with a worker and all that is known of its prefixes, whenever that changes.
     """
 
     def __init__(
         self,
+        fetch: Fetch,
         changed: Callable[[Collection[str]], None],
         readings: Callable[[str, tuple[PrefixReading, ...]], None],
     ) -> None:
+        self._fetch = fetch
         self._changed = changed
         self._readings = readings
         self._groups: dict[str, ShareGroupPolicy] = {}
@@ -66,6 +73,7 @@ class Sharing:
         self._models: dict[str, Model] = {}  # by form
         self._tokens: dict[tuple[str, str], Tokenised] = {}  # by prefix id and form
         self._told: dict[str, tuple[PrefixReading, ...]] = {}
+        self._quiet_until = 0.0  # monotonic
         self._building = asyncio.Lock()
         self._wake = asyncio.Event()
 
@@ -190,13 +198,21 @@ class Sharing:
         told_at = time.monotonic()
         while (waiting := self._next()) is not None:
             prefix, form = waiting
-            tokenised = await asyncio.to_thread(_tokenise, self._models[form], prefix)
-            self._tokens[prefix.id, form] = tokenised
+            try:
+                whole = await self._fetch(prefix.id)
+            except Error as error:
+                log.warning("prefixes_wait", reason=str(error).strip())
+                await asyncio.sleep(RETRY_SECONDS)
+                continue
+            if form not in self._models:
+                continue  # its last worker has gone
+            self._tokens[prefix.id, form] = await asyncio.to_thread(_tokenise, self._models[form], whole)
             done.add(prefix.group)
-            if time.monotonic() - told_at > TELL_SECONDS:
+            if time.monotonic() > max(told_at + TELL_SECONDS, self._quiet_until):
                 self._tell(done)
                 done, told_at = set(), time.monotonic()
         if done:
+            await asyncio.sleep(self._quiet_until - time.monotonic())
             self._tell(done)
 
     def _next(self) -> tuple[SharedPrefixView, str] | None:
@@ -213,7 +229,10 @@ class Sharing:
 
     def _tell(self, groups: set[str]) -> None:
         self._tidy()  # a prefix or a worker may have gone meanwhile
-        self._changed(groups & self._groups.keys())
+        groups &= self._groups.keys()
+        pushed = [prefix for name in groups for per in self.policy(name).prefixes.values() for prefix in per]
+        self._quiet_until = time.monotonic() + sum(len(prefix.token_ids) for prefix in pushed) / TOKENS_PER_SECOND
+        self._changed(groups)
 
     def _tidy(self) -> None:
         """Drop what no prefix or worker needs any more, and tell readings that have changed."""
@@ -274,7 +293,7 @@ def _model_of(card: pb.ModelCard) -> "Model":
     return model_from_card(card, created=0)
 
 
-def _tokenise(model: "Model", prefix: SharedPrefixView) -> "Tokenised":
-    from gateway.controller.prefixes import tokenise
+def _tokenise(model: "Model", prefix: SharedPrefixView | None) -> "Tokenised":
+    from gateway.controller.prefixes import GONE, tokenise
 
-    return tokenise(model, prefix)
+    return tokenise(model, prefix) if prefix is not None else GONE

@@ -45,7 +45,7 @@ def read_policies(since: int, known: frozenset[str]) -> Policies:
         # Nothing deletes tenants today; a row removed by hand must not keep its limits for ever.
         if not is_complete and Policy.objects.across_tenants().count() < len(known | changed.keys()):
             changed, is_complete, since = dict(selectors.policies()), True, 0
-        groups = {group.name: group for group in selectors.share_group_policies(since)}
+        groups = {group.name: group for group in selectors.share_group_policies(since, contents=False)}
     return Policies(version=version, tenants=changed, share_groups=groups, is_complete=is_complete)
 
 

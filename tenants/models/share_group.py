@@ -41,20 +41,20 @@ class ShareGroupQuerySet(models.QuerySet["ShareGroup"]):
             member_slugs=ArraySubquery(members.order_by("tenant__slug").values("tenant__slug")),
         )
 
-    def with_prefixes(self) -> Self:
+    def with_prefixes(self, *, contents: bool) -> Self:
         """Add `prefix_values`, the group's prefixes by the names of `contracts.SharedPrefixView`, in one statement."""
+        what = {"messages": "messages", "text": "text"} if contents else {}
         value = JSONObject(
             id="id",
             group="group_id",
             name="name",
-            messages="messages",
-            text="text",
             tenant_id=Coalesce(Cast("registered_by_id", models.TextField()), models.Value("")),
             tenant_slug=Coalesce("registered_by__slug", models.Value("")),
             created_by="created_by",
             created_at="created_at",
             version="version",
             num_bytes="num_bytes",
+            **what,
         )
         prefixes = SharedPrefix.objects.for_group(models.OuterRef("name")).order_by("name").values(value=value)
         return self.annotate(prefix_values=ArraySubquery(prefixes))
