@@ -6,10 +6,11 @@ from typing import Any
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import render
 from django.urls import reverse
-from django.views.decorators.http import require_http_methods, require_safe
+from django.views.decorators.http import require_http_methods, require_POST, require_safe
 
 from gateway.console import policy_form
 from gateway.console.access import operator_page
+from gateway.console.policy_form import Guarantees
 from gateway.console.share_group_form import NewGroupForm
 from tenants import selectors
 from tenants.console.access import actor
@@ -70,6 +71,13 @@ def new(request: HttpRequest, operator: User) -> HttpResponse:
     return render(request, "share_groups/created.html", table() | shown)
 
 
+@require_POST
+@operator_page
+def guarantees(request: HttpRequest, operator: User) -> HttpResponse:
+    """Return what the form's guarantee would add up to, without making the group."""
+    return render(request, "operator/guarantees.html", {"guarantees": _guarantees(NewGroupForm(request.POST))})
+
+
 def table() -> dict[str, Any]:
     """Return what the list shows."""
     now = readings()
@@ -93,6 +101,11 @@ def acks_url(name: str) -> str:
 
 
 def _form(request: HttpRequest, form: NewGroupForm, status: int = 200) -> HttpResponse:
+    shown = {"form": form, "guarantees": _guarantees(form)}
+    return render(request, "share_groups/form.html", shown, status=status)
+
+
+def _guarantees(form: NewGroupForm) -> Guarantees:
+    form.is_valid()  # cleans what there is; a field that is wrong guarantees nothing
     soft = form.cleaned_data.get("kv_soft_bytes", 0) if form.is_bound else 0
-    guarantees = policy_form.guarantees(before=0, after=soft)
-    return render(request, "share_groups/form.html", {"form": form, "guarantees": guarantees}, status=status)
+    return policy_form.guarantees(before=0, after=soft)

@@ -16,6 +16,7 @@ urlpatterns = [
     path("operator/share-groups/", share_groups.share_groups, name="operator-share-groups"),
     path("operator/share-group-rows/", share_groups.rows, name="operator-share-group-rows"),
     path("operator/new-share-group/", share_groups.new, name="operator-share-group-new"),
+    path("operator/new-share-group/guarantees/", share_groups.guarantees, name="operator-share-group-guarantees"),
     path("operator/share-groups/<slug:name>/", share_group.share_group, name="operator-share-group"),
     path("operator/share-groups/<slug:name>/effect/", share_group.effect, name="operator-share-group-effect"),
     path("operator/share-groups/<slug:name>/acks/<int:version>/", share_group.acks),
