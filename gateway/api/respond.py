@@ -29,29 +29,35 @@ async def answer(exchange: Exchange, running: Running, shape: Shape, *, streamed
 async def stream(exchange: Exchange, running: Running, shape: Shape) -> None:
     """Stream every event as it comes; the status line goes out with the first, so that a refusal is still a status.
 
+    What has come at once, such as a step's text of several outputs, is written at once.
+
     Raises:
         ApiError, WorkerError: before the status line; after it they become an error event.
     """
     ends: list[Finished] = []
+    frames = b""
     try:
         async with aclosing(_events(running.runs)) as events:
             async for number, event in events:
                 if not exchange.status:
                     exchange.headers += running.permit.headers(time.monotonic())
                     await exchange.start(200, sse.HEADERS)
-                await exchange.write(_frames(shape, running.num_outputs, number, event))
+                frames += _frames(shape, running.num_outputs, number, event)
                 if isinstance(event, Finished):
                     ends.append(event)
+                if len(ends) < len(running.runs) and not running.pending:
+                    await exchange.write(frames)
+                    frames = b""
     except (ApiError, WorkerError) as error:
         if not exchange.status:
             raise
         reason = error if isinstance(error, ApiError) else from_worker(error)
         exchange.noted["error"] = reason.error_code or reason.type
-        await exchange.write(sse.event(reason.body()) + sse.DONE)
+        await exchange.write(frames + sse.event(reason.body()) + sse.DONE)
         await exchange.end()
         return
     usage = shape.usage(ends)
-    await exchange.write((b"" if usage is None else sse.event(usage)) + sse.DONE)
+    await exchange.write(frames + (b"" if usage is None else sse.event(usage)) + sse.DONE)
     await exchange.end()
     _note(exchange, ends)
 

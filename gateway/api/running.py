@@ -48,6 +48,11 @@ class Running:
     runs: list[Routed]
     num_outputs: int  # of each run
 
+    @property
+    def pending(self) -> bool:
+        """Whether more events are there already."""
+        return any(run.pending for run in self.runs)
+
 
 def find_model(web: Web, grant: KeyGrant, name: str) -> Model:
     """Return the model of that name.

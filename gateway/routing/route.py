@@ -54,6 +54,11 @@ class Routed:
         self.cancel()
 
     @property
+    def pending(self) -> bool:
+        """Whether `next` returns, or raises, without a wait."""
+        return self._generation is not None and self._generation.pending
+
+    @property
     def used_tokens(self) -> int:
         """Tokens of prompt and output that count against limits so far; 0 until a worker has taken the request."""
         if self._finished is not None:

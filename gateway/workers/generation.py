@@ -116,6 +116,11 @@ class Generation:
             raise StopAsyncIteration
         return event
 
+    @property
+    def pending(self) -> bool:
+        """Whether `next` returns, or raises, without a wait."""
+        return self._admitted is not None or bool(self._ready) or self._end is not None
+
     async def next(self, seconds: float | None = None) -> Event | None:
         """Return the next event; None when `seconds` pass without one, or after the end.
 
@@ -124,7 +129,7 @@ class Generation:
             GenerationFailed, SlowConsumer: it ended before its time.
             Exception: what was given to `fail`.
         """
-        if not self._pending():
+        if not self.pending:
             await self._wait(seconds)
         if self._admitted is not None:
             event, self._admitted = self._admitted, None
@@ -207,9 +212,6 @@ class Generation:
         return Finished(
             finished.reason, finished.text, usage.prompt_tokens, usage.cached_tokens, usage.completion_tokens
         )
-
-    def _pending(self) -> bool:
-        return self._admitted is not None or bool(self._ready) or self._end is not None
 
     def _wake(self) -> None:
         if self._waiter is not None and not self._waiter.done():
