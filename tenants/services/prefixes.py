@@ -49,8 +49,8 @@ def register_prefix(
     checked_name = rules.name(name)
     contents = rules.contents(messages, text)
     version = versions.next_version()
-    row = versions.locked_group(group)
     _members_only(group, tenant_id)
+    row = versions.locked_group(group)
     there = SharedPrefix.objects.for_group(group)
     if there.count() >= rules.MOST_PREFIXES:
         raise Conflict(f"the share group has {rules.MOST_PREFIXES} prefixes, which is the most: remove one first")
@@ -90,8 +90,8 @@ def remove_prefix(*, group: str, prefix_id: uuid.UUID | str, tenant_id: uuid.UUI
         NotFound: there is no such group, or it has no such prefix.
     """
     version = versions.next_version()
-    row = versions.locked_group(group)
     _members_only(group, tenant_id)
+    row = versions.locked_group(group)
     prefix = SharedPrefix.objects.for_group(group).defer("messages", "text").filter(pk=_as_uuid(prefix_id)).first()
     if prefix is None:
         raise NotFound("there is no such prefix")
@@ -112,7 +112,10 @@ def erase_prefixes(group: str, actor: Actor) -> None:
 
 def _members_only(group: str, tenant_id: uuid.UUID | str) -> None:
     """Refuse a tenant whose policy does not name the group; with the counter held no policy changes meanwhile."""
-    if tenant_id and not Policy.objects.for_tenant(tenant_id).filter(share_group=group).exists():
+    if not tenant_id:
+        return
+    named = Policy.objects.for_tenant(tenant_id).values_list("share_group", flat=True).first()
+    if not named or named != group:
         raise Conflict(f"the tenant is no member of the share group {group!r}: an operator sets `share_group`")
 
 

@@ -103,7 +103,7 @@ def remove_share_group(*, name: str, actor: Actor, detach: bool = False, expecte
         StaleVersion: it has changed since `expected_version`.
         NotFound: there is no such group.
     """
-    version = versions.next_version()
+    versions.hold_counter()
     row = versions.locked_group(name)
     if expected_version is not None and row.version != expected_version:
         raise StaleVersion(expected_version, row.version, "share group")
@@ -118,7 +118,7 @@ def remove_share_group(*, name: str, actor: Actor, detach: bool = False, expecte
     erase_prefixes(name, actor)
     row.secret, row.removed = b"", True
     row.description, row.kv_soft_bytes, row.kv_hard_bytes = "", 0, 0
-    versions.save_group(row, version, timezone.now())
+    versions.save_group(row, versions.next_version(), timezone.now())
     write_down(_change("share_group.removed", name, before=before), actor)
 
 

@@ -7,7 +7,7 @@ from django.db import connection
 
 from tenants.contracts import POLICY_CHANNEL
 from tenants.errors import NotFound
-from tenants.models import PolicyVersion, ShareGroup
+from tenants.models import PolicyCounter, PolicyVersion, ShareGroup
 from tenants.models.tenant import is_slug
 from tenants.services.journal import notify
 
@@ -27,6 +27,12 @@ def next_version() -> int:
         row = cursor.fetchone()
     assert row is not None
     return int(row[0])
+
+
+def hold_counter() -> None:
+    """Hold the counter's row lock without taking a version yet, for a change that takes several."""
+    assert connection.in_atomic_block, "the counter's lock must last until the change commits"
+    PolicyCounter.objects.select_for_update().first()
 
 
 def record_version(version: int, tenant_id: uuid.UUID, at: datetime) -> None:

@@ -10,6 +10,8 @@ from django.urls import path
 from tenants.contracts import Actor, TenantView, WorkerView
 from tenants.models import User
 from tenants.services.keys import create_api_key, create_management_key
+from tenants.services.prefixes import register_prefix
+from tenants.services.share_groups import create_share_group
 
 urlpatterns = [path("admin/", admin.site.urls)]
 OURS = [model for model in admin.site._registry if model._meta.app_label == "tenants"]
@@ -27,6 +29,8 @@ def test_an_operator_sees_every_table(
     made = create_api_key(tenant_id=tenant.id, name="k", actor=actor)
     create_management_key(name="k", role="operator", actor=actor)
     make_worker()
+    create_share_group(name="docs", description="", kv_soft_bytes=0, kv_hard_bytes=1, actor=actor)
+    register_prefix(group="docs", name="p", text="x", actor=actor)
     boss = make_user("boss@example.com", tenant, "viewer", is_staff=True)
     boss.set_password("correct horse 9")
     boss.save()

@@ -11,6 +11,8 @@ from tenants.models import Policy
 from tenants.rules.policy import DEFAULT, FIELDS
 from tenants.services.keys import create_api_key, digest
 from tenants.services.policy import set_policy
+from tenants.services.prefixes import register_prefix
+from tenants.services.share_groups import create_share_group, remove_share_group
 
 
 def test_a_grant_is_one_query(tenant: TenantView, actor: Actor, django_assert_num_queries: Any) -> None:
@@ -44,7 +46,10 @@ def test_an_empty_database_answers(db: None) -> None:
     """Before the first tenant and the first worker nothing is missing."""
     assert selectors.policy_version() == 0
     assert selectors.policies() == selectors.live_workers() == selectors.served_models() == selectors.tenants() == []
-    assert selectors.pool_bytes() == 0
+    assert selectors.share_groups() == selectors.share_group_policies() == selectors.share_group_policies(7) == []
+    assert selectors.shared_prefixes("docs") == []
+    assert selectors.pool_bytes() == selectors.guaranteed_bytes() == 0
+    assert selectors.share_group("docs") is None
     assert selectors.tenant("acme") is None
 
 
@@ -53,3 +58,42 @@ def test_the_default_policy_is_written_down_twice_alike() -> None:
     row = Policy(version=0)
     assert {name: getattr(row, name) for name in FIELDS} == {name: getattr(DEFAULT, name) for name in FIELDS}
     assert {"version", *FIELDS} == set(PolicyView.__struct_fields__)
+
+
+def test_groups_are_one_query(
+    make_tenant: Callable[..., TenantView], actor: Actor, django_assert_num_queries: Any
+) -> None:
+    """However many there are, with their members and counts, or with their prefixes: of one moment."""
+    for name in ("one", "two", "three"):
+        create_share_group(name=name, description="", kv_soft_bytes=1, kv_hard_bytes=1, actor=actor)
+        made = [register_prefix(group=name, name=f"p{n}", text="x", actor=actor) for n in range(2)]
+    make_tenant("acme", policy={"share_group": "one", "kv_soft_bytes": 10})
+    make_tenant("beta", policy={"share_group": "one"})
+    with django_assert_num_queries(1):
+        views = selectors.share_groups()
+    assert [(view.name, view.num_prefixes, view.tenants) for view in views] == [
+        ("one", 2, ("acme", "beta")),
+        ("three", 2, ()),
+        ("two", 2, ()),
+    ]
+    with django_assert_num_queries(1):
+        pushed = selectors.share_group_policies()
+    assert [(group.name, len(group.prefixes)) for group in pushed] == [("one", 2), ("two", 2), ("three", 2)]
+    assert list(pushed[-1].prefixes) == made == selectors.shared_prefixes("three")
+    assert selectors.guaranteed_bytes() == 13
+
+
+def test_group_policies_go_on_from_a_version(db: None, actor: Actor) -> None:
+    """Oldest change first; a removed group only for readers who may have known it, even where that is all there was."""
+    for name in ("one", "two"):
+        create_share_group(name=name, description="", kv_soft_bytes=0, kv_hard_bytes=1, actor=actor)
+    register_prefix(group="one", name="p", text="x", actor=actor)
+    assert [group.name for group in selectors.share_group_policies()] == ["two", "one"]
+    assert [group.name for group in selectors.share_group_policies(2)] == ["one"]
+    remove_share_group(name="two", actor=actor)
+    assert [(group.name, group.removed) for group in selectors.share_group_policies()] == [("one", False)]
+    assert [(group.name, group.removed) for group in selectors.share_group_policies(2)] == [
+        ("one", False),
+        ("two", True),
+    ]
+    assert selectors.share_group_policies(selectors.policy_version()) == []

@@ -36,6 +36,7 @@ def test_the_demo_is_complete() -> None:
     for policy in Policy.objects.across_tenants():
         assert (policy.rpm, policy.tpm) == (0, 0)
         assert policy.max_running >= 32
+        assert policy.share_group == ""
 
 
 @pytest.mark.django_db

@@ -122,7 +122,7 @@ def test_following_versions_gives_what_a_full_read_gives(
 def test_versions_of_groups_and_policies_are_announced_in_the_order_of_commits(
     in_threads: Callable[..., list[Any]],
 ) -> None:
-    """Writers of all kinds race; a listener hears every version once, in order, and who reads all the while misses none."""
+    """Writers of all kinds race; a listener hears each version once and in order; who reads meanwhile misses none."""
     for slug in TENANTS:
         create_tenant(slug=slug, name="T", actor=ACTOR)
     kinds = ("create", "change", "detach", "register", "unregister", "join", "leave")
