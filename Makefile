@@ -17,6 +17,8 @@ VENV := .venv
 PY := $(VENV)/bin/python
 STAMPS := $(VENV)/stamps
 TORCH := torch==2.13.0
+# A torch for CUDA brings its own; elsewhere the tests take this one, to interpret and to compile kernels without a GPU.
+TRITON := triton==3.7.1
 # Another index to take torch from, such as the one of smaller CPU builds.
 TORCH_INDEX ?=
 PROTO := engine/protocol/engine.proto
@@ -96,6 +98,7 @@ $(STAMPS)/python: $(STAMPS)/torch requirements.txt requirements/control.txt requ
 
 $(STAMPS)/dev: $(STAMPS)/python requirements-dev.txt
 	$(PY) -m pip install --quiet --disable-pip-version-check -r requirements-dev.txt
+	@$(PY) -c 'import triton' 2>/dev/null || $(PY) -m pip install --quiet --disable-pip-version-check $(TRITON)
 	@touch $@
 
 $(STAMPS)/node: $(STAMPS)/venv

@@ -20,7 +20,7 @@ class EngineConfig:
     model_name: str = ""  # ENGINE_MODEL_NAME: public name; empty: derived from `model`
     dtype: str = "auto"  # ENGINE_DTYPE: auto, float32, bfloat16
     device: str = "auto"  # ENGINE_DEVICE: auto, cpu, cuda
-    backend: str = "auto"  # ENGINE_BACKEND: auto, reference, cpu
+    backend: str = "auto"  # ENGINE_BACKEND: auto, reference, cpu, triton
     kv_bytes: int = 1 << 30  # ENGINE_KV_BYTES: device pool, bytes
     block_size: int = 16  # ENGINE_BLOCK_SIZE: token slots of a block
     max_batched_tokens: int = 512  # ENGINE_MAX_BATCHED_TOKENS: tokens of one step
@@ -60,7 +60,7 @@ class EngineConfig:
         choices = {
             "dtype": ("auto", "float32", "bfloat16"),
             "device": ("auto", "cpu", "cuda"),
-            "backend": ("auto", "reference", "cpu"),
+            "backend": ("auto", "reference", "cpu", "triton"),
         }
         for name, allowed in choices.items():
             if getattr(self, name) not in allowed:

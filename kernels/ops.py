@@ -82,7 +82,7 @@ class Ops(ABC):
 
     @abstractmethod
     def gather_blocks(self, pages: Pages, blocks: torch.Tensor) -> torch.Tensor:
-        """Return slabs of whole blocks `[N]` (int64), each contiguous over all layers: `[N, layers, block_elements]`."""
+        """Return slabs of blocks `[N]` (int64), each contiguous over all layers: `[N, num_layers, block_elements]`."""
 
     @abstractmethod
     def scatter_blocks(self, slabs: torch.Tensor, pages: Pages, blocks: torch.Tensor) -> None:

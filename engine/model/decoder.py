@@ -53,10 +53,9 @@ class Decoder:
         """Return `[T, num_heads * head_dim]`; writes this step's keys and values."""
         spec, ops = self._spec, self._ops
         heads = layer.qkv(hidden).view(-1, spec.num_heads + 2 * spec.num_kv_heads, spec.head_dim)
-        query, key, value = torch.split(heads, [spec.num_heads, spec.num_kv_heads, spec.num_kv_heads], 1)
+        query, key, _ = torch.split(heads, [spec.num_heads, spec.num_kv_heads, spec.num_kv_heads], 1)
         if layer.query_norm is not None and layer.key_norm is not None:
             query.copy_(ops.rms_norm(query, layer.query_norm, eps=spec.norm_eps))
             key.copy_(ops.rms_norm(key, layer.key_norm, eps=spec.norm_eps))
-        ops.rope(heads[:, : spec.num_heads + spec.num_kv_heads], self._rope, batch.positions)
-        ops.kv_write(key, value, pages, batch.slots)
+        ops.rope_kv_write(heads, self._rope, batch.positions, pages, batch.slots)
         return ops.paged_attention(query, pages, batch, self._form)

@@ -1,1 +1,1 @@
-"""The Triton backend. START HERE: `ops.py`; one kernel a file, `tuning.py` for tile sizes, `aot.py` for what they cost."""
+"""The Triton backend. START HERE: `ops.py`; one kernel a file, `tuning.py` has tile sizes, `aot.py` what they cost."""

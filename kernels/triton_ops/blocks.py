@@ -1,7 +1,7 @@
 """Whole blocks on the move: gathered into slabs, scattered from slabs, copied. What lies where inside does not matter.
 
-A slab is one block over all layers, contiguous: `[num_layers, block_elements]`. Elements move as integers of their size,
-so that no NaN changes its bits on the way.
+A slab is one block over all layers, contiguous: `[num_layers, block_elements]`. Elements move as integers of their
+size, so that no NaN changes its bits on the way.
 """
 
 import torch

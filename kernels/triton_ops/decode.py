@@ -1,8 +1,8 @@
 """Decode attention: one query token a sequence, its KV split over programs.
 
 A program takes one KV head of one sequence and SPLIT tokens of its context; the query heads that share the KV head are
-the rows of one tensor-core tile, so that a page is read once for all of them. Each program leaves a normalised output and
-the log-sum-exp of its scores, which `merge.py` joins. Source: Flash-Decoding; FlashInfer (arXiv 2501.01005).
+the rows of one tensor-core tile, so that a page is read once for all of them. Each program leaves a normalised output
+and the log-sum-exp of its scores, which `merge.py` joins. Source: Flash-Decoding; FlashInfer (arXiv 2501.01005).
 """
 
 import torch
@@ -13,7 +13,7 @@ from kernels.batch import AttentionBatch, AttentionForm
 from kernels.pages import LayerPages
 from kernels.triton_ops.form import form_arguments
 from kernels.triton_ops.launch import Launch, power_of_two
-from kernels.triton_ops.paging import cap, load_blocks, load_keys, load_values, slot_offsets
+from kernels.triton_ops.paging import cap, load_blocks, load_keys, load_values, log_sum, slot_offsets
 from kernels.triton_ops.tuning import SPLIT, Shape, decode_tile
 
 
@@ -64,7 +64,7 @@ def decode_kernel(
         top = peak
     result = acc / tl.where(total == 0.0, 1.0, total)[:, None]
     tl.store(out + at[:, None] * DIM + dims[None, :], result.to(out.dtype.element_ty), mask=real)
-    tl.store(lse + at, top + tl.log(total), mask=members < GROUP)
+    tl.store(lse + at, log_sum(top, total), mask=members < GROUP)
 
 
 def decode_launch(

@@ -25,9 +25,9 @@ def merge_kernel(out, parts, lse, num_parts, num_rows, DIM: tl.constexpr, BLOCK_
     for part in range(num_parts):
         at = part * num_rows + row
         score = tl.load(lse + at)
-        weight = tl.exp(score - top)  # NaN stays NaN: a stale slot must show
-        kept = (dims < DIM) & (score != float("-inf"))
-        acc += weight * tl.load(parts + at * DIM + dims, mask=kept, other=0.0).to(tl.float32)
+        weight = tl.exp(score - top)  # NaN stays NaN, in `total`: a stale slot must show
+        read = tl.where(score > float("-inf"), DIM, 0)
+        acc += weight * tl.load(parts + at * DIM + dims, mask=dims < read, other=0.0).to(tl.float32)
         total += weight
     tl.store(out + row * DIM + dims, (acc / total).to(out.dtype.element_ty), mask=dims < DIM)
 

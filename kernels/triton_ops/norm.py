@@ -1,4 +1,4 @@
-"""`rms_norm`: x / sqrt(mean(x²) + eps) * weight, with the residual added first where there is one. Source: arXiv 1910.07467."""
+"""`rms_norm`: x / sqrt(mean(x²) + eps) * weight, the residual added first if there is one. Source: arXiv 1910.07467."""
 
 import torch
 import triton

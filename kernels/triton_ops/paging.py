@@ -42,6 +42,14 @@ def load_values(pages, offsets, dims, kept, DIM: tl.constexpr, BLOCK_D: tl.const
 def cap(scores, soft_cap, CAPPED: tl.constexpr):
     """Return `soft_cap * tanh(scores / soft_cap)`, or the scores. Source: Gemma 2 (arXiv 2408.00118)."""
     if CAPPED:
-        # tanh(x) = 1 - 2 / (exp(2x) + 1) overflows to the right limits
-        return soft_cap * (1.0 - 2.0 / (tl.exp(2.0 * scores / soft_cap) + 1.0))
+        # tanh(x) = sign(x) (1 - e) / (1 + e), where e = exp(-2 |x|) overflows nowhere
+        shrunk = tl.exp(-2.0 * tl.abs(scores) / soft_cap)
+        bent = soft_cap * (1.0 - shrunk) / (1.0 + shrunk)
+        return tl.where(scores < 0, -bent, bent)
     return scores
+
+
+@triton.jit
+def log_sum(top, total):
+    """Return the log of a row's summed exponentials, -inf for a row without any."""
+    return tl.where(total == 0.0, float("-inf"), top + tl.log(tl.where(total == 0.0, 1.0, total)))

@@ -1,8 +1,8 @@
 """Attention of ragged chunks: several query tokens a sequence, from a verification's handful to a prefill's thousands.
 
-A program takes one KV head and a tile of rows: consecutive query tokens times the query heads that share the KV head, so
-that a page is read once for all of them. Which sequence a tile belongs to is found by bisection, as no host knows how the
-tiles fall when a graph is replayed. Source: FlashAttention-2 (arXiv 2307.08691).
+A program takes one KV head and a tile of rows: consecutive query tokens times the query heads that share the KV head,
+so that a page is read once for all of them. Which sequence a tile belongs to is found by bisection: no host knows how
+the tiles fall when a graph is replayed. Source: FlashAttention-2 (arXiv 2307.08691).
 """
 
 import torch
@@ -13,7 +13,7 @@ from kernels.batch import AttentionBatch, AttentionForm
 from kernels.pages import LayerPages
 from kernels.triton_ops.form import form_arguments
 from kernels.triton_ops.launch import Launch, power_of_two
-from kernels.triton_ops.paging import cap, load_blocks, load_keys, load_values, slot_offsets
+from kernels.triton_ops.paging import cap, load_blocks, load_keys, load_values, log_sum, slot_offsets
 from kernels.triton_ops.tuning import Shape, prefill_tile
 
 
@@ -33,7 +33,7 @@ def _sequence_of(tile, starts, num_sequences, BLOCK_Q: tl.constexpr):
 
 @triton.jit
 def _sweep(
-    acc, top, total, q, positions, pages, row, head, first, last, end, scale, soft_cap, window,
+    acc, top, total, q, positions, pages, row, head, first, last, oldest, end, scale, soft_cap, window,
     KV_HEADS: tl.constexpr, DIM: tl.constexpr, SLOTS: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_N: tl.constexpr,
     CAPPED: tl.constexpr, WINDOWED: tl.constexpr, PRECISION: tl.constexpr, MASKED: tl.constexpr,
 ):  # fmt: skip
@@ -43,6 +43,8 @@ def _sweep(
     for start in range(first, last, BLOCK_N):
         tokens = start + lane
         kept = tokens < end
+        if WINDOWED and MASKED:
+            kept = kept & (tokens >= oldest)  # before the window of every row a slot may hold NaN
         offsets = slot_offsets(blocks, tokens, head, KV_HEADS, SLOTS, DIM)
         blocks = load_blocks(row, tokens + BLOCK_N, end, SLOTS)
         k = load_keys(pages, offsets, dims, kept, DIM, BLOCK_D)
@@ -97,26 +99,27 @@ def prefill_kernel(
         total = tl.zeros([BLOCK_M], tl.float32)
         acc = tl.zeros([BLOCK_M, BLOCK_D], tl.float32)
         full = 0
+        oldest = tl.maximum(lowest - window + 1, 0)
         if WINDOWED:  # but for those that are before the last row's window
-            first = tl.maximum(lowest - window + 1, 0) // BLOCK_N * BLOCK_N
+            first = oldest // BLOCK_N * BLOCK_N
             full = tl.maximum(end - window, 0)
             full = tl.minimum((full + BLOCK_N - 1) // BLOCK_N * BLOCK_N, diagonal)
             acc, top, total = _sweep(
-                acc, top, total, q, positions, pages, row, head, first, full, end, scale, soft_cap, window,
+                acc, top, total, q, positions, pages, row, head, first, full, oldest, end, scale, soft_cap, window,
                 KV_HEADS, DIM, SLOTS, BLOCK_D, BLOCK_N, CAPPED, WINDOWED, PRECISION, True,
             )  # fmt: skip
         acc, top, total = _sweep(
-            acc, top, total, q, positions, pages, row, head, full, diagonal, end, scale, soft_cap, window,
+            acc, top, total, q, positions, pages, row, head, full, diagonal, oldest, end, scale, soft_cap, window,
             KV_HEADS, DIM, SLOTS, BLOCK_D, BLOCK_N, CAPPED, WINDOWED, PRECISION, False,
         )  # fmt: skip
         acc, top, total = _sweep(
-            acc, top, total, q, positions, pages, row, head, diagonal, end, end, scale, soft_cap, window,
+            acc, top, total, q, positions, pages, row, head, diagonal, end, oldest, end, scale, soft_cap, window,
             KV_HEADS, DIM, SLOTS, BLOCK_D, BLOCK_N, CAPPED, WINDOWED, PRECISION, True,
         )  # fmt: skip
         result = acc / tl.where(total == 0.0, 1.0, total)[:, None]
         place = at * (KV_HEADS * GROUP) + heads
         tl.store(out + place[:, None] * DIM + dims[None, :], result.to(out.dtype.element_ty), mask=mask)
-        tl.store(lse + place, top + tl.log(total), mask=real)
+        tl.store(lse + place, log_sum(top, total), mask=real)
 
 
 def prefill_launch(

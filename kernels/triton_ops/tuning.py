@@ -1,7 +1,7 @@
 """Tile sizes by GPU generation, element size and head size: looked up, never searched for while a request waits.
 
-The figures come from what `python -m kernels.triton_ops.aot` reports: registers, spills, shared memory, buffers in flight.
-A generation that is not listed takes the nearest older one.
+The figures come from what `python -m kernels.triton_ops.aot` reports: registers, spills, shared memory, buffers in
+flight. A generation that is not listed takes the nearest older one.
 
 `split` is the KV of one decode program. It depends on the shape of the model alone: were it chosen by the batch, a
 request's sums would be ordered by its batch mates.
@@ -38,28 +38,28 @@ _DECODE = {
     (80, 2, 128): Tile(16, 64, 4, 3),
     (80, 2, 256): Tile(16, 32, 4, 3),
     (80, 4, 64): Tile(16, 32, 4, 3),
-    (80, 4, 128): Tile(16, 32, 4, 2),
-    (80, 4, 256): Tile(16, 16, 4, 2),
+    (80, 4, 128): Tile(16, 16, 4, 3),
+    (80, 4, 256): Tile(16, 16, 4, 3),
     (90, 2, 64): Tile(16, 128, 4, 3),
     (90, 2, 128): Tile(16, 64, 4, 3),
     (90, 2, 256): Tile(16, 32, 4, 3),
     (90, 4, 64): Tile(16, 32, 4, 3),
-    (90, 4, 128): Tile(16, 32, 4, 2),
-    (90, 4, 256): Tile(16, 16, 4, 2),
+    (90, 4, 128): Tile(16, 16, 4, 3),
+    (90, 4, 256): Tile(16, 16, 4, 3),
 }
 _PREFILL = {
-    (80, 2, 64): Tile(128, 64, 4, 3),
-    (80, 2, 128): Tile(128, 64, 8, 3),
-    (80, 2, 256): Tile(64, 32, 8, 2),
-    (80, 4, 64): Tile(32, 32, 4, 2),
-    (80, 4, 128): Tile(32, 32, 8, 2),
-    (80, 4, 256): Tile(16, 16, 8, 2),
+    (80, 2, 64): Tile(64, 64, 4, 3),
+    (80, 2, 128): Tile(64, 64, 4, 3),
+    (80, 2, 256): Tile(64, 32, 8, 3),
+    (80, 4, 64): Tile(32, 32, 4, 3),
+    (80, 4, 128): Tile(16, 16, 4, 3),
+    (80, 4, 256): Tile(16, 16, 8, 3),
     (90, 2, 64): Tile(128, 64, 4, 3),
     (90, 2, 128): Tile(128, 64, 8, 3),
-    (90, 2, 256): Tile(64, 32, 8, 2),
-    (90, 4, 64): Tile(32, 32, 4, 2),
-    (90, 4, 128): Tile(32, 32, 8, 2),
-    (90, 4, 256): Tile(16, 16, 8, 2),
+    (90, 2, 256): Tile(64, 32, 8, 3),
+    (90, 4, 64): Tile(32, 32, 4, 3),
+    (90, 4, 128): Tile(16, 16, 4, 3),
+    (90, 4, 256): Tile(16, 16, 8, 3),
 }
 
 
