@@ -69,7 +69,7 @@ def _key(memory: "KVMemory", table: BlockTable, index: int) -> None:
 
 
 def _tree(memory: "KVMemory", owner: dict[BlockId, int]) -> Counter[int]:
-    """Check the cached blocks; count them by account, and add them to `owner`."""
+    """Check what the tree holds; count the cached blocks by account, and add all to `owner`."""
     cached: Counter[int] = Counter()
     leaves: dict[int, set[BlockId]] = {}
     for block in memory.tree.blocks():
@@ -78,6 +78,9 @@ def _tree(memory: "KVMemory", owner: dict[BlockId, int]) -> Counter[int]:
         if state not in (SEALED, CACHED):
             raise InvariantError(f"block {block} is in the tree in state {state}")
         _own(owner, block, account)
+        key, before, token_ids = memory.tree.content(block)
+        if memory.lookup.hasher.key(before, token_ids) != key or memory.tree.get(key) != block:
+            raise InvariantError(f"block {block} is not found by the key of what it holds")
         parent = memory.tree.parent(block)
         if parent is not None and state == SEALED and memory.pool.state(parent) != SEALED:
             raise InvariantError(f"block {block} is in use, and its parent {parent} is not")

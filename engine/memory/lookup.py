@@ -32,7 +32,7 @@ class Lookup:
     def __init__(self, pool: BlockPool, tree: PrefixTree, hasher: BlockHasher) -> None:
         self._pool = pool
         self._tree = tree
-        self._hasher = hasher
+        self.hasher = hasher
         self._namespaces: dict[bytes, int] = {}  # account index of each
 
     def chain(self, account: Account, namespace: bytes, head: SharedHead | None = None) -> KeyChain | None:
@@ -44,7 +44,7 @@ class Lookup:
             return None
         if head is not None and self._namespaces.setdefault(head.namespace, head.account) != head.account:
             head = None
-        return KeyChain(self._hasher, namespace, head)
+        return KeyChain(self.hasher, namespace, head)
 
     def match(self, chain: KeyChain, token_ids: Sequence[int]) -> Match:
         """Look up the longest known prefix of a sequence, its last token never included: that one makes the logits."""

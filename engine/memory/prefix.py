@@ -74,7 +74,7 @@ class PrefixTree:
     ) -> BlockId | None:
         """Add a full block; where another one has its content already, change nothing and return that one.
 
-        `account` is kept for the caller: all blocks of a namespace have the same one.
+        `start_with` must follow. `account` is kept for the caller: all blocks of a namespace have the same one.
         """
         if not isinstance(place, bytes) and place not in self._index:
             raise InvariantError(f"block {block} joins the tree below {place}, which is not in it")
@@ -95,7 +95,7 @@ class PrefixTree:
         heads[at] = block
         self._first[block] = self._previous[block] = _NONE
         self._parent[block], self._depth[block] = parent, depth
-        self._account[block], self._hits[block] = account, 0
+        self._account[block] = account
         return None
 
     def remove(self, block: BlockId) -> tuple[BlockKey, BlockId | None]:
@@ -162,6 +162,12 @@ class PrefixTree:
         """Return the block that this one continues in its namespace, or None."""
         parent = self._parent[block]
         return BlockId(parent) if parent >= 0 else None
+
+    def content(self, block: BlockId) -> tuple[BlockKey, BlockKey, list[int]]:
+        """Return a block's key, the key of what it continues (its root's, for a first block), and its token ids."""
+        parent = self._parent[block]
+        before = self._index.key(BlockId(parent)) if parent >= 0 else self._root_keys[~parent]
+        return self._index.key(block), before, self._tokens.get(block)
 
     def audit(self) -> None:
         """Check the index, then walk from all roots and compare with what is kept. Raises InvariantError."""

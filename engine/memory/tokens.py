@@ -36,6 +36,12 @@ class BlockTokens:
         start = block * self._width
         self._rows[start : start + self._width] = row
 
+    def get(self, block: BlockId) -> list[int]:
+        """Return the token ids of a block."""
+        start = block * self._width
+        row = self._rows[start : start + self._width]
+        return [int.from_bytes(row[place : place + _BYTES], "little") for place in range(0, self._width, _BYTES)]
+
     def best(self, blocks: Sequence[int], token_ids: Sequence[int]) -> tuple[int, int]:
         """Return the first block whose tokens agree longest with `token_ids`, and how many do; (-1, 0) for none.
 
