@@ -11,6 +11,7 @@ import asyncio
 import math
 import time
 from collections.abc import Collection
+from functools import partial
 
 import structlog
 from django.db import Error
@@ -36,6 +37,7 @@ SEEN_SECONDS = 15.0  # a worker that is connected but silent on HTTP for so long
 FORGET_SECONDS = 120.0  # a worker that is away keeps its grants for so long: it may still be serving, cut off from here
 SETTLE_SECONDS = 30.0  # a new leader forgets nobody before workers have had the time to come back
 TIDY_SECONDS = 5.0
+LONG_TOKENS = 50_000  # a push with more of them takes more than a millisecond to put together
 
 log = structlog.get_logger("controller")
 
@@ -112,7 +114,8 @@ class Fleet:
         """Push what is due; pages hear that their change is on its way before they can hear that it is applied."""
         pushes = self._ledger.plan()
         for push in pushes:
-            self._links[push.worker][0].send(policy_push(push))
+            make = partial(policy_push, push)
+            self._links[push.worker][0].send(make if push.num_tokens > LONG_TOKENS else make())
         if pushes:
             num_live = sum(not self._is_stale(worker) for worker in self._known)
             for holder, version in self._unsent.items():

@@ -37,6 +37,11 @@ class Push:
     grants: Mapping[Holder, Grant]
     removed: tuple[Holder, ...] = ()
 
+    @property
+    def num_tokens(self) -> int:
+        """Token ids in it."""
+        return sum(grant.num_tokens for grant in self.grants.values())
+
 
 @dataclass(slots=True)
 class _Book:

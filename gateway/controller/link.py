@@ -11,7 +11,7 @@ from engine.protocol import engine_pb2 as pb
 from gateway.controller.threads import DatabaseThreads
 from gateway.controller.usage import UsageIntake
 from gateway.workers.client import Dial
-from gateway.workers.control import ControlError, ControlStream, open_control
+from gateway.workers.control import Command, ControlError, ControlStream, open_control
 
 FIRST_BACKOFF = 0.05
 LAST_BACKOFF = 3.0
@@ -55,7 +55,7 @@ class WorkerLink:
         """Whether a stream is open."""
         return self._stream is not None
 
-    def send(self, command: pb.ControlCommand) -> None:
+    def send(self, command: Command) -> None:
         """Send a command if a stream is open. What is lost with a stream is made good by the next one's snapshot."""
         if self._stream is not None:
             self._stream.send(command)

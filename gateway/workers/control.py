@@ -1,7 +1,7 @@
 """One Control stream to one worker: dial, authenticate, read its Hello, then events up and commands down."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -24,6 +24,8 @@ _OPTIONS = [
     ("grpc.keepalive_timeout_ms", 5_000),
 ]
 
+Command = pb.ControlCommand | Callable[[], pb.ControlCommand]
+
 
 class ControlError(Exception):
     """The worker cannot be reached, refused the stream, or broke the protocol; the message says which."""
@@ -38,7 +40,7 @@ class ControlStream:
         self._metadata = (("authorization", f"Bearer {token}"),)
         self._call = stub.Control(metadata=self._metadata)
         self._events = aiter(self._call)  # one iterator for all: grpc forbids read() beside it
-        self._outbox: asyncio.Queue[pb.ControlCommand] = asyncio.Queue()
+        self._outbox: asyncio.Queue[Command] = asyncio.Queue()
 
     async def greet(self) -> None:
         """Wait for the worker's Hello.
@@ -65,8 +67,11 @@ class ControlStream:
         assert isinstance(card, pb.ModelCard)
         return card
 
-    def send(self, command: pb.ControlCommand) -> None:
-        """Queue a command; commands leave in order. What is queued when the stream breaks is lost."""
+    def send(self, command: Command) -> None:
+        """Queue a command, or what makes one; commands leave in order. What is queued when the stream breaks is lost.
+
+        A command of megabytes is better made in a thread when its turn has come than on the event loop.
+        """
         self._outbox.put_nowait(command)
 
     async def events(self) -> AsyncIterator[pb.ControlEvent]:
@@ -88,7 +93,10 @@ class ControlStream:
     async def _write(self) -> None:
         try:
             while True:
-                await self._call.write(await self._outbox.get())
+                command = await self._outbox.get()
+                if not isinstance(command, pb.ControlCommand):
+                    command = await asyncio.to_thread(command)
+                await self._call.write(command)
         except (grpc.aio.AioRpcError, asyncio.InvalidStateError):
             self._call.cancel()  # the reader sees the end and reports it
 
