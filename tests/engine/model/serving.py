@@ -40,8 +40,12 @@ class Serving:
         block_size: int = 8,
         budget: int = 512,
         overcommits: bool = False,
+        runner: ModelRunner | None = None,
     ) -> None:
-        """Start an engine with `budget` tokens a step; with `overcommits` it lets more requests run than will fit."""
+        """Start an engine with `budget` tokens a step; with `overcommits` it lets more requests run than will fit.
+
+        A `runner` of the same blocks is taken over from an engine that has stopped, with whatever its pages hold.
+        """
         self._block_bytes = block_bytes(folder, block_size)
         config = EngineConfig(
             dtype="float32",
@@ -52,15 +56,12 @@ class Serving:
             threads=1,
             poison=True,
         )
-        self.runner = ModelRunner(config, folder)
+        self.runner = runner or ModelRunner(config, folder)
+        assert self.runner.shape.num_blocks == num_blocks
         self.scheduler = make_scheduler(config, folder, self.runner)
         self._overcommits = overcommits
         self._version = self._num_submitted = 0
         self.limit(num_blocks)
-        self.clear()
-
-    def clear(self) -> None:
-        """Forget what was gathered of requests that have ended."""
         self.tokens: dict[Output, list[int]] = defaultdict(list)
         self.logprobs: dict[Output, list[float]] = defaultdict(list)
         self.ends: dict[Output, RequestOutput] = {}

@@ -6,10 +6,10 @@ from tokenizers import Tokenizer
 from transformers import PreTrainedModel
 
 from engine.config import EngineConfig
-from engine.model.folder import ModelFolder, resolve_model
+from engine.model.folder import ModelFolder
 from engine.model.runner import ModelRunner
 from engine.request import SamplingParams
-from tests.engine.model.checkpoints import assert_greedy, assert_logprobs, oracle
+from tests.engine.model.checkpoints import assert_greedy, assert_logprobs
 from tests.engine.model.driver import Drive, Logprobs, generate
 
 pytestmark = pytest.mark.xdist_group("exact")  # one worker holds the two copies of the weights
@@ -24,23 +24,11 @@ _TEXT = (
 
 
 @pytest.fixture(scope="module")
-def folder() -> ModelFolder:
-    """The default model."""
-    return resolve_model(EngineConfig())
-
-
-@pytest.fixture(scope="module")
-def prompts(folder: ModelFolder) -> list[list[int]]:
+def prompts(smollm2: ModelFolder) -> list[list[int]]:
     """Twenty prompts of 1 to 1,500 tokens of text that never repeats exactly."""
-    tokenizer = Tokenizer.from_str(folder.tokenizer_json.decode())
+    tokenizer = Tokenizer.from_str(smollm2.tokenizer_json.decode())
     ids = [tokenizer.encode("".join(_TEXT.format(n=31 * k + 7 * j) for j in range(20))).ids for k in range(20)]
     return [text[:length] for text, length in zip(ids, LENGTHS, strict=True)]
-
-
-@pytest.fixture(scope="module")
-def model(folder: ModelFolder) -> PreTrainedModel:
-    """The same weights in transformers."""
-    return oracle(folder)
 
 
 @pytest.fixture(scope="module")
@@ -57,37 +45,37 @@ def make_runner(folder: ModelFolder, block_size: int) -> ModelRunner:
 
 @pytest.mark.parametrize(("block_size", "chunk"), [(16, 512), (8, 200)])
 def test_batched_prompts_are_transformers_own(
-    folder: ModelFolder,
+    smollm2: ModelFolder,
     prompts: list[list[int]],
-    model: PreTrainedModel,
+    smollm2_oracle: PreTrainedModel,
     proven: set[tuple[int, ...]],
     block_size: int,
     chunk: int,
 ) -> None:
     """Twenty prompts together, in a shuffled order, each give 64 tokens that transformers would choose one by one."""
     drive = Drive(num_tokens=NUM_TOKENS, chunk=chunk, seed=chunk)
-    results = generate(make_runner(folder, block_size), prompts, drive)
+    results = generate(make_runner(smollm2, block_size), prompts, drive)
     for prompt, generated in zip(prompts, results, strict=True):
         assert len(generated) == NUM_TOKENS
         if (*prompt, *generated) not in proven:
-            assert_greedy(model, prompt, generated)
+            assert_greedy(smollm2_oracle, prompt, generated)
             proven.add((*prompt, *generated))
 
 
-def test_alone_equals_generate(folder: ModelFolder, prompts: list[list[int]], model: PreTrainedModel) -> None:
+def test_alone_equals_generate(smollm2: ModelFolder, prompts: list[list[int]], smollm2_oracle: PreTrainedModel) -> None:
     """Prompts served one at a time give what `generate` itself returns."""
-    runner = make_runner(folder, 32)
+    runner = make_runner(smollm2, 32)
     for prompt in (prompts[0], prompts[7], prompts[13]):
         (generated,) = generate(runner, [prompt], Drive(num_tokens=NUM_TOKENS, chunk=64))
         ids = torch.tensor([prompt])
         options = {"attention_mask": torch.ones_like(ids), "max_new_tokens": NUM_TOKENS, "do_sample": False}
-        out = model.generate(ids, **options, eos_token_id=None, pad_token_id=2)[0, len(prompt) :].tolist()
+        out = smollm2_oracle.generate(ids, **options, eos_token_id=None, pad_token_id=2)[0, len(prompt) :].tolist()
         if out != generated:  # excused only at a tie
-            assert_greedy(model, prompt, generated)
+            assert_greedy(smollm2_oracle, prompt, generated)
 
 
 def test_logprobs_are_those_of_a_plain_forward(
-    folder: ModelFolder, prompts: list[list[int]], model: PreTrainedModel
+    smollm2: ModelFolder, prompts: list[list[int]], smollm2_oracle: PreTrainedModel
 ) -> None:
     """Ten prompts together: chosen and best tokens have the log-probabilities of one forward of transformers each."""
     few = prompts[4:14]
@@ -95,6 +83,6 @@ def test_logprobs_are_those_of_a_plain_forward(
         SamplingParams(temperature=0.9 * (index % 2), top_p=0.9, num_logprobs=5 * index) for index in range(10)
     ]
     measured = Logprobs(list)
-    results = generate(make_runner(folder, 16), few, Drive(num_tokens=12, chunk=100), samplings, measured)
+    results = generate(make_runner(smollm2, 16), few, Drive(num_tokens=12, chunk=100), samplings, measured)
     for index, (prompt, generated) in enumerate(zip(few, results, strict=True)):
-        assert_logprobs(model, prompt, generated, measured[index])
+        assert_logprobs(smollm2_oracle, prompt, generated, measured[index])
