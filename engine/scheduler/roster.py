@@ -8,10 +8,10 @@
 The roster moves; it decides nothing.
 """
 
-from engine.errors import InvariantError
 from engine.memory.manager import KVMemory
 from engine.memory.table import BlockTable
 from engine.request import FinishReason, GenerationRequest, SequenceId, TenantId
+from engine.scheduler.audit import audit
 from engine.scheduler.beam_group import BeamGroup
 from engine.scheduler.fairness import lift
 from engine.scheduler.joining import Prefills
@@ -215,31 +215,8 @@ class Roster:
             self.tenants.pop(tenant.name, None)
 
     def audit(self) -> None:
-        """Recount states, lines and accounts from scratch. Raises InvariantError."""
-        self.memory.audit()
-        count = dict.fromkeys(State, 0)
-        for sequence in self.sequences.values():
-            count[sequence.state] += 1
-            if (sequence.table is not None) != (sequence.state is State.RUNNING):
-                raise InvariantError(f"sequence {sequence.id} is {sequence.state.value} with a wrong table")
-        tenants = self.tenants.values()
-        found = {
-            State.HELD: len(self.held),
-            State.WAITING: sum(tenant.num_waiting for tenant in tenants),
-            State.PARKED: sum(len(tenant.parked) for tenant in tenants),
-            State.RUNNING: len(self.running),
-            State.ENDED: 0,
-        }
-        if found != count or sum(len(tenant.running) for tenant in tenants) != len(self.running):
-            raise InvariantError(f"sequences by state {count}, in lists {found}")
-        live = sum(tenant.num_live for tenant in tenants)
-        if live != len(self.sequences) or sum(tenant.num_held for tenant in tenants) != len(self.held):
-            raise InvariantError("a tenant's number of live requests is wrong")
-        if {tenant.name for tenant in tenants if tenant.num_waiting} != set(self.waiting):
-            raise InvariantError("the list of waiting tenants is wrong")
-        for account in self.memory.accounts:
-            if account.blocks > account.hard:
-                raise InvariantError(f"{account.owner} holds {account.blocks} blocks above its limit {account.hard}")
+        """Recount states, lines, searches and accounts from scratch. Raises InvariantError."""
+        audit(self)
 
     def _fan_out(self, leader: SequenceState) -> None:
         """Put a request's other outputs in line, right behind the one that computes the prompt."""

@@ -1,11 +1,12 @@
-"""Random traffic over a crowded pool, from a seed: prompts with common beginnings, forks, share groups, moving limits.
+"""Random traffic over a crowded pool, from a seed: prompts with common beginnings, forks, beams, share groups, moving
+limits.
 
 `World.step` audits every count, account and tree before and after each step and checks that no shared block is written.
 """
 
 import random
 
-from engine.request import FinishReason, Priority
+from engine.request import BeamParams, FinishReason, Priority
 from tests.engine.world import World
 
 TENANTS = ("minnow", "whale", "carp", "eel")
@@ -22,8 +23,8 @@ class Traffic:
         self.world = World(
             num_blocks=chance.randint(6, 48),
             block_size=chance.choice((1, 2, 4, 16)),
-            max_rows=chance.randint(1, 10),
-            budget=chance.randint(1, 48),
+            max_rows=chance.randint(1, 16),
+            budget=chance.choice((chance.randint(1, 8), chance.randint(8, 48))),
             max_context=128,
             eos=STOPS,
         )
@@ -34,7 +35,7 @@ class Traffic:
     def run(self, num_events: int) -> World:
         """Let so many things happen, then let everything end, and check all of it."""
         events = (self._submit, self._submit, self._submit, self._steps, self._steps, self._steps, self._steps)
-        rare = (self._cancel, self._change_policy, self._remove_policy, self._share)
+        rare = (self._cancel, self._change_policy, self._remove_policy, self._share, self._squeeze)
         for _ in range(num_events):
             self.chance.choice(events if self.chance.random() < 0.85 else rare)()
         self._finish()
@@ -49,14 +50,26 @@ class Traffic:
             if earlier is not None:
                 prompt = [*world.requests[earlier].prompt, *world.tokens[earlier]]
         prompt = prompt[: chance.randint(1, 100)] + [chance.randrange(1000) for _ in range(chance.randint(0, 12))]
+        beams = self._beams() if chance.random() < 0.25 else None
         world.submit(
             chance.choice(TENANTS),
-            prompt,
+            prompt if beams is None or chance.random() < 0.3 else prompt[-20:],
             chance.choice((0, 1, chance.randint(1, 30))),
             priority=chance.choice(tuple(Priority)),
             deadline=world.now + 1.0 if chance.random() < 0.05 else 0.0,
             namespace=b"" if chance.random() < 0.1 else None,
-            n=chance.choice((1, 1, 1, 1, 2, 5)),
+            n=chance.choice((1, 1, 1, 1, 2, 5) if beams is None else (1, 2, 2, beams.width)),
+            beams=beams,
+            num_logprobs=chance.choice((-1, -1, -1, 0, 3)),
+            stop_token_ids=frozenset(chance.sample(range(1000), chance.choice((0, 0, 0, 40)))),
+        )
+
+    def _beams(self) -> BeamParams:
+        """Return a search that is often too wide for rows, limits, or the number of outputs."""
+        return BeamParams(
+            width=self.chance.choice((2, 2, 3, 3, 5, 8)),
+            length_penalty=self.chance.choice((1.0, 1.0, 0.0, -1.0, 2.0)),
+            early_stopping=self.chance.random() < 0.3,
         )
 
     def _steps(self) -> None:
@@ -77,6 +90,16 @@ class Traffic:
     def _change_policy(self) -> None:
         """An operator moves limits."""
         self._set_policy(self.chance.choice(TENANTS))
+
+    def _squeeze(self) -> None:
+        """A tenant whose beams are in flight has no room for them for a moment."""
+        searches = list(self.world.scheduler.roster.searches.values())
+        if searches:
+            tenant = self.chance.choice(searches).leader.tenant.name
+            blocks, max_running = self.chance.choice(((self.chance.randint(0, 8), 8), (48, 1)))
+            self.world.policy(tenant, blocks=blocks, max_running=max_running)
+            self._steps()
+            self._set_policy(tenant)
 
     def _set_policy(self, tenant: str) -> None:
         chance, num_blocks = self.chance, self.world.shape.num_blocks
@@ -109,7 +132,7 @@ class Traffic:
         """Open all limits: everything ends, whole and exact, and nothing is left in use."""
         world = self.world
         for tenant in TENANTS:
-            world.policy(tenant, blocks=world.shape.num_blocks, soft=0, max_running=4)
+            world.policy(tenant, blocks=world.shape.num_blocks, soft=0, max_running=10)
         for _ in range(20_000):
             if not self._step(0.01):
                 break
@@ -132,9 +155,10 @@ def _check_end(world: World, output: object, reason: FinishReason) -> None:
     """An output that was neither cancelled nor late ends at its limit or at a stop token, and not before."""
     tokens = world.tokens[output]  # type: ignore[index]
     sequence = output[0] if isinstance(output, tuple) else output
+    stops = world.requests[sequence].sampling.stop_token_ids | set(STOPS)  # type: ignore[index]
     if reason is FinishReason.STOP:
-        assert tokens[-1] in STOPS
+        assert tokens[-1] in stops
     elif reason is FinishReason.LENGTH and not world.outputs[output][-1].message:  # type: ignore[index]
         assert len(tokens) == world.granted[sequence]  # type: ignore[index]
     if reason is not FinishReason.CANCELLED:
-        assert not set(STOPS) & set(tokens[:-1])
+        assert not stops & set(tokens[:-1])

@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from engine.request import Priority, RefusalCode
+from engine.request import BeamParams, Priority, RefusalCode
 from tests.engine.traffic import STOPS, TENANTS, Traffic, check_all_ended
 from tests.engine.world import World
 
@@ -43,14 +43,34 @@ class Machine(RuleBasedStateMachine):
         patience=st.sampled_from((0.0, 0.0, 1.0, 30.0)),
         stem=st.sampled_from((0, 0, 1, 2)),
         n=st.sampled_from((1, 1, 1, 3)),
+        width=st.sampled_from((0, 0, 0, 2, 3, 6)),
+        num_logprobs=st.sampled_from((-1, -1, 0, 2)),
     )
     def submit(
-        self, tenant: str, prompt: int, max_tokens: int, priority: Priority, patience: float, stem: int, n: int
+        self,
+        tenant: str,
+        prompt: int,
+        max_tokens: int,
+        priority: Priority,
+        patience: float,
+        stem: int,
+        n: int,
+        width: int,
+        num_logprobs: int,
     ) -> None:
         """A request arrives, perhaps with the beginning of others."""
         deadline = self.world.now + patience if patience else 0.0
         tokens = [*STEMS[stem], *range(prompt)] if stem else prompt
-        self.world.submit(tenant, tokens, max_tokens, priority=priority, deadline=deadline, n=n)
+        self.world.submit(
+            tenant,
+            tokens,
+            max_tokens,
+            priority=priority,
+            deadline=deadline,
+            n=n,
+            beams=BeamParams(width=width) if width else None,
+            num_logprobs=num_logprobs,
+        )
 
     @rule(blocks=st.integers(0, 12), soft=st.integers(0, 12), registered=st.booleans())
     def share(self, blocks: int, soft: int, registered: bool) -> None:
@@ -100,7 +120,7 @@ class Machine(RuleBasedStateMachine):
             return
         world = self.world
         for tenant in TENANTS:
-            world.policy(tenant, blocks=world.shape.num_blocks, soft=0, max_running=4)
+            world.policy(tenant, blocks=world.shape.num_blocks, soft=0, max_running=10)
         world.run(limit=6000)
         check_all_ended(world)
 
