@@ -32,6 +32,8 @@ TENANT = TenantId("tenant")
 BLOCK_SIZE = 16
 LONG_PROMPT = 100_000  # tokens
 POOL_BLOCKS = 1_000_000
+LEAF_BLOCKS = 250_000  # of the pool that is filled with prompts of one block: it takes a while
+STEP_BLOCKS = 50_000
 
 
 @dataclass(frozen=True)
@@ -106,10 +108,27 @@ def answer(plan: StepPlan) -> StepResult:
     return StepResult(token_ids=tuple((plan.number * 7 + index) % 40_000 + 100 for index in range(count)), seconds=0.01)
 
 
-def measure_step(num_steps: int) -> tuple[float, float, float]:
-    """Return median, least and 99th percentile in µs of plan and commit with 256 decodes of four tenants."""
+def fill(scheduler: Scheduler, tenants: Sequence[TenantId], num_tokens: int, keep_free: int) -> None:
+    """Run prompts of random tokens until most blocks of the pool are cached."""
+    random = Random(4)
+    number = 1_000_000
+    while scheduler.memory.pool.num_free > keep_free:
+        number += 1
+        prompt = [random.randrange(50_000) for _ in range(num_tokens)]
+        submit(scheduler, number, tenants[number % len(tenants)], prompt, 1)
+        while (plan := scheduler.plan()) is not None:
+            scheduler.commit(plan, answer(plan))
+
+
+def measure_step(num_steps: int, *, full: bool = False) -> tuple[float, float, float]:
+    """Return median, least and 99th percentile in µs of plan and commit with 256 decodes of four tenants.
+
+    In a full pool each new block first takes a cached one's place.
+    """
     tenants = [TenantId(f"tenant-{index}") for index in range(4)]
-    scheduler = make_scheduler(50_000, budget=8192, tenants=tenants)
+    scheduler = make_scheduler(STEP_BLOCKS, budget=8192, tenants=tenants)
+    if full:
+        fill(scheduler, tenants, 500, keep_free=200)
     random = Random(3)
     for number in range(256):
         prompt = [random.randrange(50_000) for _ in range(random.randint(100, 900))]
@@ -198,35 +217,58 @@ def pool_child() -> None:
     scheduler = make_scheduler(POOL_BLOCKS, budget=131_072)
     started = time.process_time() - began
     empty = resident_bytes() - before
-    number = 0
-    while scheduler.memory.pool.num_free > 10_000:
-        number += 1
-        submit(scheduler, number, TENANT, range(number, number + LONG_PROMPT // 2), 1)
-        while (plan := scheduler.plan()) is not None:
-            scheduler.commit(plan, answer(plan))
+    fill(scheduler, (TENANT,), LONG_PROMPT // 2, keep_free=10_000)
     gc.collect()
     print(started, empty / POOL_BLOCKS, (resident_bytes() - before) / POOL_BLOCKS)
 
 
-def measure_pool() -> tuple[float, float, float]:
-    """Run `pool_child` in a fresh process, whose memory nothing else has used."""
-    command = [sys.executable, "-m", "bench.memory", "--pool-child"]
-    done = subprocess.run(command, check=True, capture_output=True, text=True)
-    started, empty, full = map(float, done.stdout.split())
-    return started, empty, full
+def leaves_child() -> None:
+    """Print bytes a block of a pool full of prompts of one block: all are candidates for eviction."""
+    gc.collect()
+    before = resident_bytes()
+    memory = make_scheduler(LEAF_BLOCKS, budget=64).memory
+    account = memory.accounts.get(TENANT)
+    assert account is not None, "it has a policy"
+    for number in range(LEAF_BLOCKS):
+        tokens = [number % 50_000, number // 50_000] * (BLOCK_SIZE // 2)
+        chain = memory.lookup.chain(account, b"namespace")
+        table = memory.open(SequenceId(number), TENANT, float(number), chain=chain)
+        assert memory.grow(table, BLOCK_SIZE, float(number)) is None, "a block is free"
+        memory.seal(table, BLOCK_SIZE, tokens, float(number))
+        memory.free(table, float(number))
+        memory.take_writes(float(number))
+    assert memory.pool.num_cached == LEAF_BLOCKS, "each has its own"
+    gc.collect()
+    print((resident_bytes() - before) / LEAF_BLOCKS)
+
+
+def in_child(option: str) -> list[float]:
+    """Return what this module prints with an option, in a fresh process whose memory nothing else has used."""
+    command = [sys.executable, "-m", "bench.memory", option]
+    return [float(word) for word in subprocess.run(command, check=True, capture_output=True, text=True).stdout.split()]
 
 
 def measure(num_steps: int) -> list[Row]:
     """Run all cases."""
     step, least, worst = measure_step(num_steps)
-    started, empty, full = measure_pool()
+    crowded, crowded_least, crowded_worst = measure_step(num_steps, full=True)
+    started, empty, full = in_child("--pool-child")
+    (leaves,) = in_child("--leaves-child")
     return [
         Row("plan + commit, 256 decodes, p50", step, "µs", 250, note=f"least {least:.0f}, p99 {worst:.0f} µs"),
+        Row(
+            "the same in a full pool",
+            crowded,
+            "µs",
+            None,
+            note=f"least {crowded_least:.0f}, p99 {crowded_worst:.0f} µs; 16 blocks a step are evicted",
+        ),
         Row("hashing", measure_hashing(), "ns/token", 40),
         Row(f"match of {LONG_PROMPT} cached tokens", measure_matching(), "ms", 10, note="keys included"),
         Row("start of 1,000,000 blocks", started, "s", 1),
         Row("1,000,000 blocks as they start", empty, "bytes/block", 150),
-        Row("the same, all of them cached", full, "bytes/block", None, note="with the index and the tokens"),
+        Row("the same, all of them cached", full, "bytes/block", 150, note="keys, token ids, tree, history"),
+        Row("all cached, each a leaf", leaves, "bytes/block", 150, note=f"{LEAF_BLOCKS:,} prompts of one block"),
         Row("allocate + free, by 100", measure_pairs(), "M pairs/s", 1, at_least=True),
     ]
 
@@ -236,9 +278,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--steps", type=int, default=1000)
     parser.add_argument("--pool-child", action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument("--leaves-child", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
-    if options.pool_child:
-        pool_child()
+    if options.pool_child or options.leaves_child:
+        pool_child() if options.pool_child else leaves_child()
         return
     rows = measure(options.steps)
     print(f"{'case':34}{'result':>10} {'unit':12}{'target':>8}")
