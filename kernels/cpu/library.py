@@ -36,6 +36,11 @@ _SIGNATURES: dict[str, tuple[type, ...]] = {
         *(_long, _pointer, _int),  # tokens, geometry, threads
     ),
     "tg_advise_huge": (_pointer, _long),
+    "tg_move_blocks": (
+        *(_pointer, _long, _long, _pointer),  # from, bytes from block to block and layer to layer, block ids
+        *(_pointer, _long, _long, _pointer),  # to, the same
+        *(_long, _long, _long, _int),  # blocks, layers, bytes of one block in one layer, threads
+    ),
 }
 
 
@@ -77,3 +82,4 @@ class Library:
         self.silu_mul = handle.tg_silu_mul
         self.kv_write = handle.tg_kv_write
         self.advise_huge = handle.tg_advise_huge
+        self.move_blocks = handle.tg_move_blocks

@@ -6,6 +6,7 @@ A page lies, per block and KV head, as keys `[D / 2][slot][2]` (bfloat16) or `[D
 
 import ctypes
 from functools import lru_cache
+from typing import NamedTuple
 
 import torch
 
@@ -21,6 +22,16 @@ from kernels.reference.ops import ReferenceOps
 _TYPES = {torch.float32: 0, torch.bfloat16: 1}
 
 
+class Store(NamedTuple):
+    """Memory that holds blocks: bytes from one block, and from one layer of it, to the next."""
+
+    start: int  # address
+    block_bytes: int
+    layer_bytes: int
+    num_layers: int
+    bytes: int  # of one block in one layer
+
+
 class CpuOps(Ops):
     """C++ on the CPU, on torch's own OpenMP threads."""
 
@@ -32,7 +43,7 @@ class CpuOps(Ops):
         self._level = int(level)
         self._type = _TYPES[dtype]
         self._linear = choose_linear(dtype)
-        self._plain = ReferenceOps(self.device, dtype)  # for what only moves memory
+        self._plain = ReferenceOps(self.device, dtype)  # for what is not worth C++
         self.instructions = level.name.lower()
 
     @classmethod
@@ -108,15 +119,38 @@ class CpuOps(Ops):
 
     def gather_blocks(self, pages: Pages, blocks: torch.Tensor) -> torch.Tensor:
         """See `Ops.gather_blocks`."""
-        return self._plain.gather_blocks(pages, blocks)
+        shape = (len(blocks), pages.shape.num_layers, pages.shape.block_elements)
+        slabs = torch.empty(shape, dtype=self.dtype)
+        self._move(_pool(pages), blocks, _slabs(slabs), None, len(blocks))
+        return slabs
 
     def scatter_blocks(self, slabs: torch.Tensor, pages: Pages, blocks: torch.Tensor) -> None:
         """See `Ops.scatter_blocks`."""
-        self._plain.scatter_blocks(slabs, pages, blocks)
+        assert slabs.is_contiguous() and slabs.dtype == self.dtype
+        assert slabs.shape == (len(blocks), pages.shape.num_layers, pages.shape.block_elements)
+        self._move(_slabs(slabs), None, _pool(pages), blocks, len(blocks))
 
     def copy_blocks(self, pages: Pages, sources: torch.Tensor, targets: torch.Tensor) -> None:
         """See `Ops.copy_blocks`."""
-        self._plain.copy_blocks(pages, sources, targets)
+        self._move(_pool(pages), sources, _pool(pages), targets, len(sources))
+
+    def _move(
+        self, source: "Store", sources: torch.Tensor | None, target: "Store", targets: torch.Tensor | None, count: int
+    ) -> None:
+        self._functions.move_blocks(
+            source.start,
+            source.block_bytes,
+            source.layer_bytes,
+            None if sources is None else sources.data_ptr(),
+            target.start,
+            target.block_bytes,
+            target.layer_bytes,
+            None if targets is None else targets.data_ptr(),
+            count,
+            source.num_layers,
+            source.bytes,
+            torch.get_num_threads(),
+        )
 
     def rms_norm(
         self, x: torch.Tensor, weight: torch.Tensor, *, eps: float, residual: torch.Tensor | None = None
@@ -172,6 +206,19 @@ class CpuOps(Ops):
     def pack_linear(self, weight: torch.Tensor, bias: torch.Tensor | None = None) -> Linear:
         """See `Ops.pack_linear`."""
         return self._linear(weight.to(self.dtype), None if bias is None else bias.to(self.dtype))
+
+
+def _pool(pages: Pages) -> Store:
+    data = pages.data
+    size = data.element_size()
+    return Store(data.data_ptr(), data.stride(1) * size, data.stride(0) * size, data.shape[0], data.shape[2] * size)
+
+
+def _slabs(slabs: torch.Tensor) -> Store:
+    size = slabs.element_size()
+    return Store(
+        slabs.data_ptr(), slabs.stride(0) * size, slabs.stride(1) * size, slabs.shape[1], slabs.shape[2] * size
+    )
 
 
 @lru_cache(maxsize=16)

@@ -296,6 +296,17 @@ void tg_paged_attention(int level, int type, void* out, const void* query, int64
     else run_attention<float>(level, a, s, threads);
 }
 
+// Move whole blocks: `from + sources[i] * bytes` to `to + targets[i] * bytes` in each layer; a null list counts 0, 1, 2, ...
+void tg_move_blocks(const char* from, int64_t from_block, int64_t from_layer, const int64_t* sources, char* to,
+                    int64_t to_block, int64_t to_layer, const int64_t* targets, int64_t count, int64_t layers, int64_t bytes,
+                    int threads) {
+#pragma omp parallel for collapse(2) num_threads(threads) if (count * layers * bytes > (1 << 20))
+    for (int64_t i = 0; i < count; i++)
+        for (int64_t layer = 0; layer < layers; layer++)
+            memcpy(to + (targets ? targets[i] : i) * to_block + layer * to_layer,
+                   from + (sources ? sources[i] : i) * from_block + layer * from_layer, bytes);
+}
+
 void tg_rms_norm(int level, int type, const void* x, int64_t x_stride, void* residual, const void* weight, void* out,
                  int64_t rows, int inner, int dim, float eps, int threads) {
     if (type == BFLOAT16)
