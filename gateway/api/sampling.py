@@ -12,7 +12,7 @@ MAX_STOP_CHARACTERS = 256
 MAX_SESSION_BYTES = 256  # of the worker protocol, UTF-8
 MAX_OUTPUTS = 128  # of one prompt, as the worker has it
 MAX_BEAMS = 64
-MAX_LENGTH_PENALTY = 16.0  # a length to this power is still a number
+MAX_LENGTH_PENALTY = 10.0  # as the worker has it: a length to this power is still a number
 MAX_UINT32 = 2**32 - 1
 
 TokenCount = Annotated[int, Meta(ge=1, le=2**31 - 1)]

@@ -1,11 +1,19 @@
-"""`n`, `best_of` and beam search through real processes with the real OpenAI SDK."""
+"""`n` and `best_of` through real processes with the real OpenAI SDK."""
 
+import threading
+import uuid
 from collections import defaultdict
+from collections.abc import Iterator
 from typing import Any
 
+import grpc
 import openai
 import pytest
+import torch
+from transformers import AutoModelForCausalLM, PreTrainedModel
 
+from engine.protocol import pb, rpc
+from tests.engine.tiny_model import make_tokenizer
 from tests.gateway.api.test_faults import abort, connect, running
 from tests.gateway.wire.stack import Stack, TenantInTest, wait_for
 
@@ -120,6 +128,57 @@ def test_best_of_gives_some_of_what_it_generates(stack: Stack, tenant: TenantInT
     assert answer.usage.completion_tokens == 6 * 16
     assert texts_of(client.completions.create(**common, best_of=6)) == best[:1]
     assert texts_of(client.completions.create(**common, n=6, best_of=6)) == everything
+
+
+def test_best_of_is_best_by_the_model(stack: Stack, tenant: TenantInTest) -> None:
+    """What comes back is what the model itself, asked for the probability of each output's tokens, ranks highest."""
+    tokenizer = make_tokenizer()
+    answer = stack.openai(tenant.key()).completions.create(**PROMPT, temperature=1, seed=3, n=2, best_of=6)
+    outputs = generated(stack, tenant, tokenizer.encode("the tenant").ids, n=6, seed=3)
+    ranked = sorted(outputs, key=lambda tokens: -mean_logprob(stack, tokenizer.encode("the tenant").ids, tokens))
+    assert texts_of(answer) == [tokenizer.decode(tokens) for tokens in ranked[:2]]
+
+
+def generated(stack: Stack, tenant: TenantInTest, prompt: list[int], *, n: int, seed: int) -> list[list[int]]:
+    """Return the token ids that the worker itself samples for 16 tokens."""
+    submit = pb.Submit(
+        stream=1,
+        request_id=uuid.uuid4().hex,
+        tenant=tenant.id,
+        namespace=b"n" * 32,
+        token_ids=prompt,
+        sampling=pb.Sampling(max_tokens=16, temperature=1, top_p=1, seed=seed, ignore_eos=True),
+        n=n,
+    )
+    ended = threading.Event()
+
+    def commands() -> Iterator[pb.Command]:
+        yield pb.Command(submit=submit)
+        ended.wait(60)
+
+    outputs: list[list[int]] = [[] for _ in range(n)]
+    with grpc.insecure_channel(stack.workers["tiny"].address) as channel:
+        stub = rpc.EngineStub(channel)  # type: ignore[no-untyped-call]
+        for step in stub.Generate(commands(), metadata=[("authorization", f"Bearer {stack.env['ENGINE_TOKEN']}")]):
+            for event in step.events:
+                outputs[event.index] += event.delta.token_ids
+                if event.WhichOneof("kind") in ("finished", "refused"):
+                    ended.set()
+    assert [len(tokens) for tokens in outputs] == [16] * n
+    return outputs
+
+
+def mean_logprob(stack: Stack, prompt: list[int], tokens: list[int]) -> float:
+    """Return the mean log-probability that `transformers` gives to each of `tokens` after the prompt."""
+    ids = torch.tensor([prompt + tokens])
+    with torch.no_grad():
+        logprobs = tiny_model(stack)(ids).logits[0, len(prompt) - 1 : -1].log_softmax(-1)
+    return float(logprobs.gather(1, torch.tensor(tokens)[:, None]).mean())
+
+
+def tiny_model(stack: Stack) -> PreTrainedModel:
+    """Return the model that the worker `tiny` serves, in `transformers`' own code."""
+    return AutoModelForCausalLM.from_pretrained(stack.folder / "model-tiny", dtype=torch.float32)
 
 
 def test_best_of_several_prompts(stack: Stack, tenant: TenantInTest) -> None:
