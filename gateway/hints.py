@@ -1,7 +1,8 @@
 """Live hints for dashboards: small messages to the Channels group; each worker's last stats and prefixes into Redis.
 
 Hints may be lost: each carries `seq`, and a client that sees a gap reads again. So nothing here waits for Redis or
-keeps much for it: while it is away, hints are dropped, which the log says once, and policy, acks and usage go on.
+keeps much for it: while it is away, hints are dropped, which the log says once, and policy, acks and usage go on. Only
+what is known of prefixes waits, the newest of each worker.
 """
 
 import asyncio
@@ -115,7 +116,9 @@ class HintPublisher:
             await self._prefixes_wake.wait()
             self._prefixes_wake.clear()
             prefixes, self._prefixes = self._prefixes, {}
-            await self._attempt(self._store_prefixes(client, prefixes))
+            if not await self._attempt(self._store_prefixes(client, prefixes)):
+                self._prefixes = prefixes | self._prefixes
+                self._prefixes_wake.set()
 
     async def _store_prefixes(
         self, client: "redis.Redis[bytes]", prefixes: Mapping[str, tuple[PrefixReading, ...]]
@@ -136,7 +139,8 @@ class HintPublisher:
                 pipeline.set(key, msgspec.json.encode(item), ex=STATS_EXPIRE_SECONDS)
             await pipeline.execute()
 
-    async def _attempt(self, sending: Any) -> None:
+    async def _attempt(self, sending: Any) -> bool:
+        """Send; return whether Redis took it."""
         try:
             async with asyncio.timeout(REDIS_SECONDS):
                 await sending
@@ -145,10 +149,13 @@ class HintPublisher:
                 log.warning("redis_away", reason=str(error) or type(error).__name__)
             self._away = True
             await asyncio.sleep(RETRY_SECONDS)
+            is_sent = False
         else:
             if self._away:
                 log.info("redis_back")
             self._away = False
+            is_sent = True
         task = asyncio.current_task()
         if task is not None and task.cancelling():
             raise asyncio.CancelledError  # the client has been seen to swallow a cancellation
+        return is_sent
