@@ -19,7 +19,7 @@ from engine.memory.accounts import Account
 from engine.memory.manager import KVMemory
 from engine.request import RefusalCode
 from engine.scheduler.fairness import AGEING_SECONDS
-from engine.scheduler.offer import Offer, Offers, most_blocks, waits_for_leader
+from engine.scheduler.offer import Offer, Offers, most_blocks, waits_to_fork
 from engine.scheduler.outputs import Refusal
 from engine.scheduler.pressure import (
     expected_blocks,
@@ -90,7 +90,7 @@ class Admission:
             return Verdict.BLOCKED
         if sequence.preempted_in == self._plan_number:
             return Verdict.BLOCKED
-        if waits_for_leader(sequence):
+        if waits_to_fork(sequence):
             return Verdict.BLOCKED
         offer = self._offers.make(sequence, account)
         if self._roster.prefills.must_wait(sequence, offer.match, self._plan_number, now):

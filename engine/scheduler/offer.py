@@ -7,7 +7,7 @@ from engine.memory.lookup import NO_MATCH, Match
 from engine.memory.manager import KVMemory
 from engine.scheduler.pressure import is_protected
 from engine.scheduler.roster import Roster
-from engine.scheduler.sequence import SequenceState, State
+from engine.scheduler.sequence import SequenceState
 from engine.scheduler.sharing import SharedPrefixes
 
 
@@ -95,17 +95,19 @@ def most_blocks(sequence: SequenceState, memory: KVMemory) -> int:
     return memory.blocks_for(sequence.num_prompt + sequence.max_tokens)
 
 
-def waits_for_leader(sequence: SequenceState) -> bool:
+def waits_to_fork(sequence: SequenceState) -> bool:
     """Say whether a sequence is to fork from another output of its request that still computes the prompt."""
-    if sequence.group is None or sequence.generated:
-        return False
-    leader = sequence.group.leader
-    return leader is not sequence and leader.state is State.RUNNING and leader.computed < leader.num_prompt - 1
+    others = _others(sequence)
+    return bool(others) and all(one.computed < one.num_prompt - 1 for one in others)
 
 
 def _parent(sequence: SequenceState) -> SequenceState | None:
-    """Return the sequence to fork from: the one that computed the same prompt, while it runs."""
-    if sequence.group is None or sequence.group.leader is sequence or sequence.generated:
-        return None
-    leader = sequence.group.leader
-    return leader if leader.table is not None and leader.computed >= leader.num_prompt - 1 else None
+    """Return the sequence to fork from: an output of the same request that runs and has computed the prompt."""
+    return next((one for one in _others(sequence) if one.computed >= one.num_prompt - 1), None)
+
+
+def _others(sequence: SequenceState) -> list[SequenceState]:
+    """Return the running outputs of its request, for one that has not begun to generate."""
+    if sequence.group is None or sequence.generated:
+        return []
+    return [one for one in sequence.group.members if one.table is not None]

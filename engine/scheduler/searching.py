@@ -25,7 +25,8 @@ if TYPE_CHECKING:
 def branch(roster: "Roster", group: BeamGroup, branches: Sequence[Branch], now: float) -> None:
     """Let the beams go on as the search says: `branches` of the present members, in their order."""
     memory, leader, members = roster.memory, group.leader, group.members
-    roster.prefills.end(leader)  # while its keys are those of the prompt
+    if len(members) == 1:
+        roster.prefills.end(leader)  # while its keys are still those of the prompt
     parents = {heir.parent for heir in branches}
     idle = [one for place, one in enumerate(members) if place not in parents]
     idle.sort(key=lambda one: one is leader)  # the last to leave, and the first to get another's place

@@ -21,13 +21,15 @@ class State(Enum):
 
 
 class SequenceGroup:
-    """The outputs of one request with `n` > 1. The first one computes the prompt, the others fork from it."""
+    """The outputs of one request with `n` > 1 that have not ended.
 
-    __slots__ = ("leader", "members")
+    One of them computes the prompt: the first, unless it is gone. The others fork from any that has it.
+    """
 
-    def __init__(self, leader: "SequenceState") -> None:
-        self.leader = leader
-        self.members = [leader]  # those that have not ended
+    __slots__ = ("members",)
+
+    def __init__(self, first: "SequenceState") -> None:
+        self.members = [first]
 
 
 class SequenceState:

@@ -1,7 +1,11 @@
 """Several outputs of one prompt: computed once, shared, each as if it were alone."""
 
-from engine.request import FinishReason, RefusalCode, TenantId
-from tests.engine.world import ShortOutputs, World
+import random
+
+import pytest
+
+from engine.request import BeamParams, FinishReason, RefusalCode, SequenceId, TenantId
+from tests.engine.world import Output, ShortOutputs, World
 
 PROMPT = [(7 * place) % 900 for place in range(42)]
 
@@ -125,3 +129,106 @@ def test_outputs_count_as_requests_in_the_queue() -> None:
     assert world.refused[crowd].code is RefusalCode.QUEUE_FULL
     assert world.refused[none].field == "n"
     assert (fits, 6) in world.finished
+
+
+def outputs_of(world: World, request: SequenceId, n: int) -> list[Output]:
+    """Return the keys of a request's outputs."""
+    return [request, *((request, index) for index in range(1, n))]
+
+
+def test_outputs_that_come_late_fork_from_whoever_has_the_prompt() -> None:
+    """The first output has long ended when the last one may run; another one holds the prompt still."""
+    world = World(block_size=4, budget=64, max_rows=2)
+    world.policy("minnow")
+    probe = world.submit("minnow", PROMPT, 20, n=2, seed=9)
+    world.run()
+    stop = next(token for token in world.tokens[probe] if token not in world.tokens[probe, 1])
+    request = world.submit("minnow", PROMPT, 20, n=3, seed=9, stop_token_ids=frozenset({stop}), namespace=b"")
+    total = 0
+    while world.step():
+        assert world.plan is not None
+        total += world.plan.num_tokens
+    assert world.finished[request] is FinishReason.STOP
+    outputs = outputs_of(world, request, 3)
+    for output in outputs:
+        world.assert_exact(output)
+    assert total == 42 + 2 * 1 + sum(len(world.tokens[output]) - 1 for output in outputs)
+    world.assert_empty()
+
+
+@pytest.mark.parametrize("num_steps", [1, 2, 3, 4])
+def test_the_prompt_is_computed_once_though_the_first_output_is_cancelled(num_steps: int) -> None:
+    """Another output takes it over, and the rest wait for that one instead."""
+    world = World(block_size=4, budget=16)
+    world.policy("minnow")
+    request = world.submit("minnow", PROMPT, 10, n=4, namespace=b"")
+    total = 0
+    for count in range(100):
+        if count == num_steps:
+            world.scheduler.cancel([request], FinishReason.CANCELLED, 0)
+        if not world.step():
+            break
+        assert world.plan is not None
+        total += world.plan.num_tokens
+    assert world.finished[request] is FinishReason.CANCELLED
+    for output in outputs_of(world, request, 4)[1:]:
+        assert world.finished[output] is FinishReason.LENGTH
+        world.assert_exact(output)
+    assert total <= 2 * 42 + 2 + 4 * 9
+    world.assert_empty()
+
+
+def test_a_first_output_that_ends_with_its_first_token_leaves_the_prompt_behind() -> None:
+    """One token each: the outputs end before the next ones start, in whatever order, and all are exact."""
+    for rows in (1, 2, 8):
+        for namespace in (None, b""):
+            world = World(block_size=4, budget=16, max_rows=rows)
+            world.policy("minnow")
+            request = world.submit("minnow", PROMPT, 1, n=5, namespace=namespace)
+            world.run()
+            for output in outputs_of(world, request, 5):
+                assert len(world.tokens[output]) == 1
+                world.assert_exact(output)
+            world.assert_empty()
+
+
+@pytest.mark.parametrize("num_steps", [1, 2, 3, 4, 6])
+def test_outputs_survive_the_preemption_of_the_first(num_steps: int) -> None:
+    """At any moment of the prompt or after: a limit that leaves room for nothing, then for all again."""
+    world = World(block_size=4, budget=16)
+    world.policy("minnow")
+    request = world.submit("minnow", PROMPT, 10, n=4)
+    for _ in range(num_steps):
+        world.step()
+    world.policy("minnow", blocks=4)
+    world.step()
+    assert not world.running()
+    world.policy("minnow")
+    world.run()
+    for output in outputs_of(world, request, 4):
+        assert len(world.tokens[output]) == 10
+        world.assert_exact(output)
+    world.assert_empty()
+
+
+def test_outputs_and_searches_share_a_crowded_pool() -> None:
+    """Forks of all kinds at once, over limits that move: nobody writes to another's block, and all ends well."""
+    chance = random.Random(7)
+    world = World(block_size=2, num_blocks=60, max_rows=12, budget=24)
+    world.policy("minnow", blocks=60, max_running=12)
+    requests = []
+    for _ in range(30):
+        beams = BeamParams(width=3) if chance.random() < 0.4 else None
+        n = chance.randint(1, 3)
+        requests.append(world.submit("minnow", PROMPT[: chance.randint(1, 12)], 8, n=n, beams=beams))
+        for _ in range(chance.randint(0, 6)):
+            world.step()
+        world.policy("minnow", blocks=chance.choice((60, 60, 30, 22)), max_running=chance.choice((12, 12, 4)))
+    world.policy("minnow", blocks=60, max_running=12)
+    world.run()
+    assert not world.refused
+    for request in requests:
+        for output in outputs_of(world, request, world.requests[request].n):
+            assert world.finished[output] is FinishReason.LENGTH
+            world.assert_exact(output)
+    world.assert_empty()
