@@ -1,7 +1,7 @@
 """Who may do what: pure rules over roles. An operator may do everything; a tenant's roles are listed below.
 
 owner      everything of an admin, and gives and takes the owner role
-admin      members, projects, name and time zone, management keys, audit
+admin      members, projects, name and time zone, management keys, registered prefixes, audit
 developer  API keys
 viewer     reads
 """

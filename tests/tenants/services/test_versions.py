@@ -95,6 +95,8 @@ def test_following_versions_gives_what_a_full_read_gives(
     with transaction.atomic():
         for slug in TENANTS:
             make_tenant(slug)
+        for what in ("create", "join", "register"):
+            act((what, "alpha", "one", 1))
         often, seldom = Reader(), Reader()
         for step in steps:
             if step[0] == "read":
@@ -125,7 +127,7 @@ def test_versions_of_groups_and_policies_are_announced_in_the_order_of_commits(
     """Writers of all kinds race; a listener hears each version once and in order; who reads meanwhile misses none."""
     for slug in TENANTS:
         create_tenant(slug=slug, name="T", actor=ACTOR)
-    kinds = ("create", "change", "detach", "register", "unregister", "join", "leave")
+    kinds = ("create", "join", "register", "change", "unregister", "leave", "detach")
     first = selectors.policy_version()
 
     def write(group: str, slug: str, shift: int) -> Callable[[], None]:
