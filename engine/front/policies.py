@@ -33,7 +33,6 @@ class PolicyBook:
         self._order = (-1, -1)
         self._tenants: dict[str, pb.TenantPolicy] = {}
         self._share_groups: dict[str, pb.ShareGroup] = {}
-        self._groups_saved = True
         self._vocab_size: int | None = None  # until the model is known
         self.applied = pb.Applied()  # what the core confirmed last
         if policy is not None:
@@ -41,6 +40,7 @@ class PolicyBook:
         if share_groups is not None:
             groups = pb.PolicyPush.FromString(share_groups).share_groups
             self._share_groups = {group.name: group for group in groups}
+        self._groups_saved = True
 
     @property
     def tenants(self) -> Iterable[pb.TenantPolicy]:

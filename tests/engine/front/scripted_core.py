@@ -10,8 +10,8 @@
     QUEUE   never admit it
 
 Each of a request's `n` outputs does all of it, with a log-probability of -1 a token for the middle one and less for
-those further from it. A beam search counts `width` tokens in each of `count` steps, then sends `n` outputs of `count`
-tokens, the first of `A`, the next of `B` and so on.
+those further from it. A beam search counts `width` tokens a step, with HANG for ever, else in `count` steps; then it
+sends `n` outputs of `count` tokens, the first of `A`, the next of `B` and so on.
 
 Every running output holds one block, so that a leak shows in the statistics; so do the share groups of the policy.
 """
@@ -138,10 +138,8 @@ class _Core:
             unseen_tokens=frame.beam_width,
             kv_byte_seconds=float(output.emitted),
         )
-        if output.emitted < output.count:
+        if output.mode == HANG or output.emitted < output.count:
             return [news]
-        if output.mode == DIE:
-            os.kill(os.getpid(), signal.SIGKILL)
         del self.outputs[frame.handle, 0]
         ends = [
             ipc.Output(

@@ -206,6 +206,48 @@ def test_calls_wait_for_a_starting_core(make_worker: StartWorker, run: Run) -> N
     run(story())
 
 
+def test_share_groups_reach_core_and_controller(worker: WorkerProcess, run: Run) -> None:
+    """Groups of a push are in force in the core, told in Hello without their secrets and in statistics."""
+    group = pb.ShareGroup(name="g", namespace=b"s" * 32, kv_soft_bytes=3, kv_hard_bytes=4)
+    group.prefixes.add(id="p", token_ids=range(40))
+
+    async def story() -> None:
+        async with channel(worker.address) as client:
+            control = client.control()
+            await control.push(pb.PolicyPush(version=1, snapshot=True, share_groups=[group]))
+            stats = (await control.until(lambda event: len(event.stats.share_groups) == 1)).stats
+            told = pb.ShareGroupStats(name="g", kv_bytes=3, kv_peak_bytes=4, num_prefixes=1, prefix_tokens=40)
+            assert stats.share_groups[0] == told
+            hello = (await client.control().read()).hello
+            assert list(hello.share_groups) == [pb.ShareGroup(name="g", kv_soft_bytes=3, kv_hard_bytes=4)]
+            control = client.control()
+            await control.push(pb.PolicyPush(version=2, removed_share_groups=["g"]))
+            await control.until(lambda event: event.stats.applied_version == 2 and not event.stats.share_groups)
+            assert not (await client.control().read()).hello.share_groups
+
+    run(story())
+
+
+def test_share_group_that_cannot_be_in_force_ends_the_stream(worker: WorkerProcess, run: Run) -> None:
+    """A push with a bad group is refused as a whole, and the policy before it stays."""
+
+    async def story() -> None:
+        async with channel(worker.address) as client:
+            await client.use_policy(pb.PolicyPush(version=1, snapshot=True))
+            control = client.control()
+            bad = pb.ShareGroup(name="g", namespace=bytes(32), prefixes=[pb.SharedPrefix(id="p", token_ids=[9999])])
+            tenant = pb.TenantPolicy(tenant="b", weight=1)
+            await control.push(pb.PolicyPush(version=2, tenants=[tenant], share_groups=[bad]))
+            with pytest.raises(grpc.aio.AioRpcError) as caught:
+                await control.until(lambda _event: False)
+            assert caught.value.code() == grpc.StatusCode.INVALID_ARGUMENT
+            assert "prefix p of share group g has a token id >= 384" in (caught.value.details() or "")
+            hello = (await client.control().read()).hello
+            assert (hello.applied_version, len(hello.grants), len(hello.share_groups)) == (1, 0, 0)
+
+    run(story())
+
+
 def test_policy_that_cannot_be_in_force_ends_the_stream(worker: WorkerProcess, run: Run) -> None:
     """A push that a core would ignore is refused aloud, and the policy before it stays."""
 

@@ -43,6 +43,36 @@ def test_core_that_dies_ends_its_streams_and_is_replaced(worker: WorkerProcess, 
     run(story())
 
 
+def test_core_that_dies_ends_all_outputs(worker: WorkerProcess, run: Run) -> None:
+    """A core that dies with several outputs on their way ends each of them; what was told is counted."""
+
+    async def story() -> None:
+        async with channel(worker.address) as client:
+            stream, control = client.generate(), client.control()
+            several = await stream.submit([HANG, 7], request_id="several", n=4)
+            best = await stream.submit([HANG, 5], request_id="best", best_of=4)
+            beams = await stream.submit([HANG, 0], request_id="beams", beam_search=pb.BeamSearch(width=4))
+            await stream.tokens(several, 28)
+            os.kill(worker.core_pid, signal.SIGKILL)
+            for number in (several, best, beams):
+                end = await stream.end(number)
+                assert end.finished.reason == pb.FINISH_REASON_ERROR
+                assert "signal 9" in end.finished.detail
+            for index in range(4):
+                token_ids, _, ends = stream.of_output(several, index)
+                assert (len(token_ids), ends) == (7, [pb.FINISH_REASON_ERROR])
+            assert not stream.token_ids(best) + stream.token_ids(beams)
+            assert (await control.usage("several")).completion_tokens == 28
+            assert (await control.usage("best")).completion_tokens == 20
+            searched = (await control.usage("beams")).completion_tokens
+            assert searched > 0 == searched % 4
+            worker.wait_ready(cores=2)
+            again = await stream.submit([COUNT, 6], n=2)
+            assert (await stream.end(again)).finished.usage.completion_tokens == 12
+
+    run(story())
+
+
 def test_submit_without_a_core_is_refused(worker: WorkerProcess, run: Run) -> None:
     """While no core is ready, a submit is refused as unavailable at once, and statistics say so."""
 
@@ -72,14 +102,19 @@ def test_new_core_gets_the_last_policy(worker: WorkerProcess, run: Run) -> None:
         async with channel(worker.address) as client:
             control = client.control()
             await control.push(pb.PolicyPush(version=3, snapshot=True, tenants=[pb.TenantPolicy(tenant="a", weight=1)]))
-            await control.push(pb.PolicyPush(version=4, tenants=[pb.TenantPolicy(tenant="b", weight=1)]))
+            group = pb.ShareGroup(name="g", namespace=b"s" * 32, prefixes=[pb.SharedPrefix(token_ids=range(20))])
+            tenants = [pb.TenantPolicy(tenant="b", weight=1, share_groups=["g"])]
+            await control.push(pb.PolicyPush(version=4, tenants=tenants, share_groups=[group]))
             await control.until(lambda event: event.applied.version == 4)
             os.kill(worker.core_pid, signal.SIGKILL)
             worker.wait_ready(cores=2)
             await control.until(lambda event: event.applied.version == 4)
+            stats = (await control.until(lambda event: event.stats.share_groups)).stats
+            assert (stats.share_groups[0].name, stats.share_groups[0].prefix_tokens) == ("g", 20)
             again = client.control()
             hello = (await again.read()).hello
             assert (hello.applied_version, sorted(grant.tenant for grant in hello.grants)) == (4, ["a", "b"])
+            assert [list(grant.share_groups) for grant in hello.grants] == [[], ["g"]]
 
     run(story())
 
@@ -96,8 +131,12 @@ def test_front_killed_leaves_no_core_and_its_usage_is_closed_once(make_worker: S
             for index in range(3):
                 number = await stream.submit([HANG, 7 + index], request_id=f"orphan-{index}")
                 await stream.tokens(number, 7 + index)
+            several = await stream.submit([HANG, 6], request_id="orphan-several", n=4)
+            await stream.tokens(several, 24)
+            await stream.submit([HANG, 6], request_id="orphan-best", best_of=3)
+            await stream.submit([HANG, 0], request_id="orphan-beams", beam_search=pb.BeamSearch(width=4))
             await stream.submit([QUEUE, 0], request_id="orphan-queued")
-            await stream.end(await stream.submit([COUNT, 1]))
+            await stream.end(await stream.submit([COUNT, 20]))  # what keeps its tokens back has run as long
             worker.kill()
 
     async def after(restarted: WorkerProcess) -> None:
@@ -108,10 +147,14 @@ def test_front_killed_leaves_no_core_and_its_usage_is_closed_once(make_worker: S
             assert {record.finish_reason for record in records} == {pb.FINISH_REASON_ERROR}
             assert {record.prompt_tokens for record in records} == {2}
             assert all(record.finished_at >= record.started_at > 0 for record in records)
+            assert (await control.usage("orphan-several")).completion_tokens == 24
+            assert (await control.usage("orphan-best")).completion_tokens == 18
+            searched = (await control.usage("orphan-beams")).completion_tokens
+            assert searched > 0 == searched % 4
             assert (await control.usage("orphan-queued")).completion_tokens == 0
             assert (await control.usage("ended")).finish_reason == pb.FINISH_REASON_LENGTH
             ids = [record.request_id for record in control.deliveries]
-            assert len(ids) == len(set(ids)) == 6
+            assert len(ids) == len(set(ids)) == 9
 
     run(before())
     wait_for(lambda: not process_runs(core), "the core to be gone")
@@ -130,7 +173,13 @@ def test_policy_outlives_the_worker(make_worker: StartWorker, run: Run) -> None:
     async def before() -> None:
         async with channel(worker.address) as client:
             await client.use_policy(
-                pb.PolicyPush(version=9, epoch=2, snapshot=True, tenants=[pb.TenantPolicy(tenant="a", weight=1)])
+                pb.PolicyPush(
+                    version=9,
+                    epoch=2,
+                    snapshot=True,
+                    tenants=[pb.TenantPolicy(tenant="a", weight=1)],
+                    share_groups=[pb.ShareGroup(name="g", namespace=b"s" * 32, prefixes=[pb.SharedPrefix(id="p")])],
+                )
             )
             # A stream that sees a usage record has seen the journal commit after the policy was saved.
             stream, control = client.generate(), client.control()
@@ -139,11 +188,20 @@ def test_policy_outlives_the_worker(make_worker: StartWorker, run: Run) -> None:
 
     async def after(restarted: WorkerProcess) -> None:
         async with channel(restarted.address) as client:
-            hello = (await client.control().read()).hello
+            control = client.control()
+            hello = (await control.read()).hello
             assert (hello.applied_version, hello.applied_epoch, hello.grants[0].tenant) == (9, 2, "a")
+            assert [group.name for group in hello.share_groups] == ["g"]
+            await control.until(lambda event: [use.num_prefixes for use in event.stats.share_groups] == [1])
 
     run(before())
     worker.kill()
+    state = worker.folder / "state"
+    assert state.stat().st_mode & 0o777 == 0o700
+    files = list(state.glob("journal.sqlite3*"))
+    assert any(b"s" * 32 in file.read_bytes() for file in files)
+    assert {file.stat().st_mode & 0o777 for file in files} == {0o600}
+    assert "s" * 32 not in worker.text()
     run(after(make_worker().start().wait_ready()))
 
 

@@ -154,9 +154,145 @@ def test_refusal_of_the_core_leaves_no_usage(shared_worker: WorkerProcess, run: 
     run(story())
 
 
+def test_several_outputs_end_one_by_one(shared_worker: WorkerProcess, run: Run, tokenize: Tokenize) -> None:
+    """Each of four outputs has its own tokens, text and end, the request one admission and one end, and one record."""
+
+    async def story() -> None:
+        tokens = tokenize("one two ENDING three")
+        async with channel(shared_worker.address) as client:
+            stream, control = client.generate(), client.control()
+            number = await stream.submit([ECHO, 0, *tokens], request_id="four", n=4, stop=["ENDING"])
+            end = await stream.end(number)
+            used = end.finished.usage.completion_tokens // 4
+            assert used < len(tokens)
+            for index in range(4):
+                assert stream.of_output(number, index) == (tokens[:used], "one two ", [pb.FINISH_REASON_STOP])
+            assert [event.HasField("admitted") for event in stream.events[number]].count(True) == 1
+            assert (end.finished.reason, end.finished.text) == (pb.FINISH_REASON_STOP, "")
+            record = await control.usage("four")
+            assert (record.prompt_tokens, record.completion_tokens) == (2 + len(tokens), 4 * used)
+            await control.until(lambda event: event.HasField("stats") and event.stats.running == 0)
+
+    run(story())
+
+
+def test_best_of_returns_the_best_whole(shared_worker: WorkerProcess, run: Run) -> None:
+    """Of five outputs the two likeliest come back, each in one delta, and all five are counted."""
+
+    async def story() -> None:
+        async with channel(shared_worker.address) as client:
+            stream = client.generate()
+            number = await stream.submit([COUNT, 30], n=2, best_of=5)
+            end = await stream.end(number)
+            kinds = [(event.WhichOneof("kind"), event.index) for event in stream.events[number]]
+            assert kinds == [
+                ("admitted", 0),
+                ("delta", 0),
+                ("output_finished", 0),
+                ("delta", 1),
+                ("output_finished", 1),
+                ("finished", 0),
+            ]
+            assert end.finished.usage.completion_tokens == 150
+
+    run(story())
+
+
+def test_best_of_one_ends_as_a_single_output(shared_worker: WorkerProcess, run: Run) -> None:
+    """Where one output is asked for, the protocol is that of a single one, however many were generated."""
+
+    async def story() -> None:
+        async with channel(shared_worker.address) as client:
+            stream = client.generate()
+            number = await stream.submit([COUNT, 3], best_of=4)
+            end = await stream.end(number)
+            assert [event.WhichOneof("kind") for event in stream.events[number]] == ["admitted", "delta", "finished"]
+            assert end.finished.reason == pb.FINISH_REASON_LENGTH
+            assert (stream.token_ids(number), end.finished.usage.completion_tokens) == ([65, 66, 67], 12)
+
+    run(story())
+
+
+def test_beams_come_at_the_end(shared_worker: WorkerProcess, run: Run) -> None:
+    """A search's outputs come whole and in order; its usage is every token that it tried."""
+
+    async def story() -> None:
+        async with channel(shared_worker.address) as client:
+            stream = client.generate()
+            search = pb.BeamSearch(width=4, length_penalty=1.0)
+            number = await stream.submit([COUNT, 20], n=3, beam_search=search)
+            end = await stream.end(number)
+            for index, letter in enumerate("ABC"):
+                _, text, ends = stream.of_output(number, index)
+                assert (text, ends) == (letter * 20, [pb.FINISH_REASON_LENGTH])
+            assert end.finished.usage.completion_tokens == 4 * 20
+
+    run(story())
+
+
+def test_client_that_leaves_frees_all_outputs(shared_worker: WorkerProcess, run: Run) -> None:
+    """A cancel and a broken connection end every output of a request, sampled, ranked or searched; one record each."""
+
+    async def story() -> None:
+        async with channel(shared_worker.address) as client:
+            control, stream = client.control(), client.generate()
+            asked = {"n": {"n": 4}, "best": {"best_of": 4}, "beams": {"beam_search": pb.BeamSearch(width=4)}}
+            cancelled = {
+                name: await stream.submit([HANG, 5], request_id=f"cancelled-{name}", **how)
+                for name, how in asked.items()
+            }
+            for number in cancelled.values():
+                while not stream.events[number]:
+                    await stream.read()
+                await stream.cancel(number)
+                end = await stream.end(number)
+                assert end.finished.reason == pb.FINISH_REASON_CANCELLED
+            ended = [
+                event.output_finished.reason
+                for event in stream.events[cancelled["n"]]
+                if event.HasField("output_finished")
+            ]
+            assert ended == [pb.FINISH_REASON_CANCELLED] * 4
+            for name, how in asked.items():
+                await stream.submit([HANG, 5], request_id=f"left-{name}", **how)
+            await control.until(lambda event: event.HasField("stats") and event.stats.running == 4 + 4 + 1)
+            stream.call.cancel()
+            for name in asked:
+                for how in ("cancelled", "left"):
+                    assert (await control.usage(f"{how}-{name}")).finish_reason == pb.FINISH_REASON_CANCELLED
+            await control.until(lambda event: event.HasField("stats") and event.stats.running + event.stats.queued == 0)
+
+    run(story())
+
+
+def test_refusal_ends_all_outputs(shared_worker: WorkerProcess, run: Run) -> None:
+    """A request for several outputs is refused once, as a whole."""
+
+    async def story() -> None:
+        async with channel(shared_worker.address) as client:
+            stream = client.generate()
+            number = await stream.submit([REFUSE, 0], n=4)
+            await stream.end(number)
+            await stream.end(await stream.submit([COUNT, 1]))
+            assert [event.WhichOneof("kind") for event in stream.events[number]] == ["refused"]
+
+    run(story())
+
+
 @pytest.mark.parametrize(
     ("fields", "field"),
     [
+        ({"n": 129}, "n"),
+        ({"n": 3, "best_of": 2}, "best_of"),
+        ({"best_of": 129}, "best_of"),
+        ({"beam_search": pb.BeamSearch(width=1)}, "beam_width"),
+        ({"beam_search": pb.BeamSearch(width=65)}, "beam_width"),
+        ({"beam_search": pb.BeamSearch(width=4), "n": 5}, "beam_width"),
+        ({"beam_search": pb.BeamSearch(width=4), "best_of": 2}, "best_of"),
+        ({"beam_search": pb.BeamSearch(width=4), "stop": ["x"]}, "stop"),
+        ({"beam_search": pb.BeamSearch(width=4, length_penalty=float("nan"))}, "length_penalty"),
+        ({"beam_search": pb.BeamSearch(width=4, length_penalty=float("-inf"))}, "length_penalty"),
+        ({"stop": ["x" * 4096] * 5}, "stop"),
         ({"request_id": "x" * 129}, "request_id"),
         ({"tenant": ""}, "tenant"),
         ({"namespace": b"short"}, "namespace"),

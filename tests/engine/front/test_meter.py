@@ -207,6 +207,27 @@ def test_journal_waits_for_a_disk_that_refuses(tmp_path: Path, run: Run) -> None
     run(story())
 
 
+def test_journal_is_its_users_alone(tmp_path: Path, run: Run) -> None:
+    """The journal holds secrets: nobody else may read it or the files beside it, also where it was laxer before."""
+    path = tmp_path / "journal.sqlite3"
+    path.touch()
+    path.chmod(0o644)
+
+    def modes() -> list[int]:
+        return [file.stat().st_mode & 0o777 for file in tmp_path.glob("journal.sqlite3*")]
+
+    async def story() -> None:
+        for _ in range(2):
+            journal = Journal(path)
+            journal.start()
+            await journal.save({"policy": b"one", "share_groups": b"two"})
+            assert modes() == [0o600] * 3
+            assert (journal.load("policy"), journal.load("share_groups")) == (b"one", b"two")
+            journal.close()
+
+    run(story())
+
+
 def test_broken_journal_is_a_clear_error(tmp_path: Path) -> None:
     """A file that is no database is named."""
     (tmp_path / "journal.sqlite3").write_bytes(b"not a database, not at all" * 100)

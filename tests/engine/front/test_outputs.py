@@ -23,7 +23,7 @@ from tests.engine.front.conftest import Run, short_folder
 
 END_TOKEN = 200
 ALPHABET = "ab<> "
-DEADLINE_SECONDS = 30
+DEADLINE_SECONDS = 10
 
 
 class Front:
@@ -450,7 +450,8 @@ def test_use_is_summed_over_outputs(front: Front, run: Run) -> None:
         step([ipc.Output(handle=handle, admitted_max_tokens=9, queue_seconds=0.5, token_ids=[5], kv_byte_seconds=1.0)])
         step([ipc.Output(handle=handle, index=1, token_ids=[b], kv_byte_seconds=10.0, num_preemptions=2)])
         step([ipc.Output(handle=handle, index=1, finish_reason="stop", kv_byte_seconds=11.0, num_preemptions=2)])
-        step([ipc.Output(handle=handle, finish_reason="length", kv_byte_seconds=4.0, num_preemptions=1)])
+        step([ipc.Output(handle=handle, token_ids=[5], kv_byte_seconds=4.0, num_preemptions=1)])
+        step([ipc.Output(handle=handle, finish_reason="length")])  # says nothing of its use: what it had stays
         await client.end()
         record = await client.record()
         assert (record.kv_device_byte_seconds, record.num_preemptions, record.queue_seconds) == (15.0, 3, 0.5)

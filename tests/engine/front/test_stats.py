@@ -8,7 +8,10 @@ from engine.protocol import pb
 
 
 def frame(at: float, tokens: int, *, peak: int = 0, preemptions: int = 0) -> ipc.StatsFrame:
-    """A core's counters at one moment, with one tenant."""
+    """A core's counters at one moment, with one tenant and one share group."""
+    group = ipc.ShareGroupUse(
+        name="g", kv_bytes=6, kv_peak_bytes=peak, kv_cached_bytes=4, num_prefixes=2, prefix_tokens=32
+    )
     use = ipc.TenantUse(tenant="a", kv_bytes=10, kv_peak_bytes=peak, running=1, queued=2, output_tokens=tokens)
     return ipc.StatsFrame(
         at=at,
@@ -23,6 +26,7 @@ def frame(at: float, tokens: int, *, peak: int = 0, preemptions: int = 0) -> ipc
         output_tokens=tokens,
         num_preemptions=preemptions,
         tenants=[use],
+        share_groups=[group],
     )
 
 
@@ -48,9 +52,23 @@ def test_peak_lasts_until_it_was_told() -> None:
     book = StatsBook()
     for at, peak in ((0.0, 5), (0.25, 90), (0.5, 7)):
         book.add(frame(at, 0, peak=peak))
-    assert take(book).tenants[0].kv_peak_bytes == 90
+    stats = take(book)
+    assert (stats.tenants[0].kv_peak_bytes, stats.share_groups[0].kv_peak_bytes) == (90, 90)
     book.add(frame(0.75, 0, peak=7))
-    assert take(book).tenants[0].kv_peak_bytes == 7
+    stats = take(book)
+    assert (stats.tenants[0].kv_peak_bytes, stats.share_groups[0].kv_peak_bytes) == (7, 7)
+
+
+def test_share_groups_are_told_as_the_core_counts_them() -> None:
+    """A group's account and what is registered for it come through; a dead core's groups are gone."""
+    book = StatsBook()
+    book.add(frame(0.0, 0, peak=8))
+    told = pb.ShareGroupStats(
+        name="g", kv_bytes=6, kv_peak_bytes=8, kv_cached_bytes=4, num_prefixes=2, prefix_tokens=32
+    )
+    assert list(take(book).share_groups) == [told]
+    book.core_lost()
+    assert not take(book).share_groups
 
 
 def test_counts_outlive_a_core() -> None:
