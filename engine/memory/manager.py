@@ -204,12 +204,13 @@ class KVMemory:
 
         Where the tree has a block of this content already, the table takes that one and gives its own back.
         """
-        size = self.shape.block_size
+        size, start, chain = self.shape.block_size, table.num_sealed, table.chain
         full = num_tokens // size
-        chain = table.chain
-        if chain is not None and table.num_sealed < full:
+        if full <= start:
+            return
+        if chain is not None:
             chain.extend(token_ids, full)
-        for index in range(table.num_sealed, full):
+        for index in range(start, full):
             block = table.blocks[index]
             if chain is None:
                 self.pool.seal(block)
@@ -223,8 +224,7 @@ class KVMemory:
                 continue
             self.pool.seal(block)
             self.tree.start_with(block, self.supply.reclaim.of(account).order.stored(key, now), now)
-        if full > table.num_sealed:
-            table.num_sealed = full
+        table.num_sealed = full
 
     def free(self, table: BlockTable, now: float) -> None:
         """Give back the row, all promises, and all blocks: what the tree knows of them stays cached."""
