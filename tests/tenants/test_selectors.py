@@ -97,3 +97,18 @@ def test_group_policies_go_on_from_a_version(db: None, actor: Actor) -> None:
         ("two", True),
     ]
     assert selectors.share_group_policies(selectors.policy_version()) == []
+
+
+def test_prefixes_are_read_without_their_contents_and_then_one_by_one(db: None, actor: Actor) -> None:
+    """A group may have 16 MiB of them: who follows groups fetches what is new to it."""
+    create_share_group(name="docs", description="", kv_soft_bytes=0, kv_hard_bytes=1, actor=actor)
+    chat = [{"role": "user", "content": "x"}]
+    made = [
+        register_prefix(group="docs", name="chat", messages=chat, actor=actor),
+        register_prefix(group="docs", name="text", text="x" * 1000, actor=actor),
+    ]
+    (light,) = selectors.share_group_policies(contents=False)
+    assert light.prefixes == tuple(msgspec.structs.replace(prefix, messages=(), text="") for prefix in made)
+    assert [selectors.shared_prefix(prefix.id) for prefix in light.prefixes] == made
+    remove_share_group(name="docs", actor=actor)
+    assert selectors.shared_prefix(made[0].id) is None
