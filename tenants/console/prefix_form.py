@@ -73,19 +73,19 @@ class PrefixForm(forms.Form):
         return tuple(PrefixMessage(cast(Any, role), content) for role, content in turns if content)
 
     def clean(self) -> dict[str, Any]:
-        """Ask for contents of the kind that was chosen."""
+        """Ask for contents of the kind that was chosen, and no more of them than there may be."""
         cleaned = super().clean() or self.cleaned_data
-        if "kind" in self.errors or any(name in self.errors for name in ("system", "messages", "text")):
+        if {"kind", "system", "messages", "text"} & set(self.errors):
             return cleaned
-        if cleaned["kind"] == "text" and not cleaned["text"]:
-            self.add_error("text", "Write what the prompts begin with.")
-        if cleaned["kind"] == "chat" and not cleaned["system"] and not cleaned["messages"]:
-            self.add_error("system", "Write the system prompt, or add a message.")
-        size = sum(len(message.content.encode()) for message in cleaned["messages"])
-        size = len(cleaned["text"].encode()) if cleaned["kind"] == "text" else size + len(cleaned["system"].encode())
-        if size > MOST_BYTES:
+        is_text = cleaned["kind"] == "text"
+        parts = [cleaned["text"]] if is_text else [cleaned["system"], *(one.content for one in cleaned["messages"])]
+        size = sum(len(part.encode()) for part in parts)
+        field = "text" if is_text else "system"
+        if not size:
+            self.add_error(field, f"Write {'what the prompts begin with' if is_text else 'it, or add a message'}.")
+        elif size > MOST_BYTES:
             too_long = f"This is {figures.size(size)}; a prefix has at most {figures.size(MOST_BYTES)}: shorten it."
-            self.add_error("text" if cleaned["kind"] == "text" else "system", too_long)
+            self.add_error(field, too_long)
         return cleaned
 
     def contents(self) -> dict[str, Any]:

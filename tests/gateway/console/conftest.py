@@ -6,9 +6,12 @@ from collections.abc import Callable
 import pytest
 from django.test import Client
 
-from tenants.contracts import Actor, TenantView, WorkerAnnouncement
+from tenants import selectors
+from tenants.contracts import Actor, ShareGroupView, TenantView, WorkerAnnouncement
 from tenants.models import User
 from tenants.services.members import set_member
+from tenants.services.policy import set_policy
+from tenants.services.share_groups import create_share_group
 from tenants.services.tenants import create_tenant
 from tenants.services.workers import announce
 
@@ -53,6 +56,30 @@ def worker(db: None) -> str:
         max_context=2048,
     )
     return announce(announcement=card).worker_id
+
+
+@pytest.fixture
+def group(db: None) -> Callable[..., ShareGroupView]:
+    """Return a maker of share groups: 8 MiB guaranteed, 32 MiB at most."""
+
+    def make(name: str, soft: int = 8 << 20, hard: int = 32 << 20) -> ShareGroupView:
+        return create_share_group(
+            name=name, description="Help desks", kv_soft_bytes=soft, kv_hard_bytes=hard, actor=ACTOR
+        )
+
+    return make
+
+
+@pytest.fixture
+def join(tenant: TenantView) -> Callable[[str], None]:
+    """Return what puts Acme into a share group."""
+
+    def put(name: str) -> None:
+        policy = selectors.policy(tenant.id)
+        assert policy is not None
+        set_policy(tenant_id=tenant.id, expected_version=policy.version, changes={"share_group": name}, actor=ACTOR)
+
+    return put
 
 
 @pytest.fixture

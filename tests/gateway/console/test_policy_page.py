@@ -9,7 +9,7 @@ from django.test import Client
 from django.utils import timezone
 
 from tenants import selectors
-from tenants.contracts import Actor, PolicyView, TenantView
+from tenants.contracts import Actor, PolicyView, ShareGroupView, TenantView
 from tenants.models import AuditEvent, PolicyVersion, User
 from tenants.services.policy import set_policy
 from tenants.services.tenants import create_tenant
@@ -93,12 +93,20 @@ def test_acks_of_another_tenant_are_not_here(console: Client, tenant: TenantView
         ({"kv_hard_bytes": "1.5", "kv_hard_bytes_unit": "GiB"}, "Raise hard limit to 1.50 GiB"),
         ({"rpm": "600"}, "Limit requests a minute to 600"),
         ({"priority": "batch"}, "Set class to batch"),
+        ({"share_group": "support"}, "Join share group support"),
         ({"weight": "2", "max_running": "4"}, "Apply 2 changes"),
         ({}, "Nothing to apply"),
     ],
 )
-def test_button_says_what_happens(console: Client, tenant: TenantView, changes: dict[str, str], words: str) -> None:
+def test_button_says_what_happens(
+    console: Client,
+    tenant: TenantView,
+    group: Callable[..., ShareGroupView],
+    changes: dict[str, str],
+    words: str,
+) -> None:
     """The effect is told, and the button named by it, without anything being changed."""
+    group("support")
     before = current(tenant)
     effect = console.post(f"{PAGE}effect/", form(before, **changes)).content.decode()
     assert words in effect
@@ -129,6 +137,7 @@ def test_guarantees_against_the_pool(console: Client, tenant: TenantView, worker
         ({"weight": "0"}, "above 0"),
         ({"weight": "nan"}, "Enter a number"),
         ({"max_running": ""}, "required"),
+        ({"share_group": "nobody"}, "no longer there"),
         ({"base": "{}"}, "reload the page"),
         ({"base": "\udcff"}, ""),
     ],
@@ -159,6 +168,45 @@ def test_conflict_keeps_both(console: Client, tenant: TenantView) -> None:
     assert current(tenant).max_running == 32
     assert console.post(PAGE, form(current(tenant), max_running="4")).status_code == 200
     assert (current(tenant).max_running, current(tenant).kv_hard_bytes) == (4, 512 << 20)
+
+
+def test_share_group_is_chosen_and_left(
+    console: Client, tenant: TenantView, group: Callable[..., ShareGroupView]
+) -> None:
+    """The select has every live group and none; what is chosen is saved with the policy, and named when it is left."""
+    group("law")
+    group("support")
+    page = console.get(PAGE).content.decode()
+    assert [f'<option value="{name}"' in page for name in ("", "law", "support")] == [True] * 3
+    assert console.post(PAGE, form(current(tenant), share_group="support")).status_code == 200
+    assert current(tenant).share_group == "support"
+    leaving = form(current(tenant), share_group="")
+    assert "Leave share group support" in console.post(f"{PAGE}effect/", leaving).content.decode()
+    assert console.post(PAGE, leaving).status_code == 200
+    assert current(tenant).share_group == ""
+
+
+def test_conflict_names_a_group_that_was_chosen_meanwhile(
+    console: Client, tenant: TenantView, group: Callable[..., ShareGroupView], join: Callable[[str], None]
+) -> None:
+    """Another operator's choice of group stands in the conflict, and is not undone by what the form remembered."""
+    group("support")
+    stale = current(tenant)
+    join("support")
+    answer = console.post(PAGE, form(stale, max_running="4"))
+    assert answer.status_code == 409
+    assert "Share group: none → <strong>support</strong>" in answer.content.decode()
+    assert '<option value="support" selected>' in answer.content.decode()
+
+
+def test_guarantees_count_share_groups(
+    console: Client, tenant: TenantView, worker: str, group: Callable[..., ShareGroupView]
+) -> None:
+    """What is guaranteed to a share group is not there for a tenant."""
+    group("support", soft=600 << 20, hard=600 << 20)
+    wanted = form(current(tenant), kv_soft_bytes="400", kv_hard_bytes="400")
+    assert "Does not fit" in console.post(f"{PAGE}effect/", wanted).content.decode()
+    assert console.post(PAGE, wanted).status_code == 422
 
 
 def test_unknown_tenant(console: Client) -> None:

@@ -2,13 +2,16 @@
 
 from collections.abc import Callable
 
+import msgspec
 import pytest
+import redis
+from django.conf import settings
 from django.test import Client
 
-from tenants.contracts import TenantView, WorkerView
+from tenants.contracts import STATS_KEY, TenantUse, TenantView, WorkerStats, WorkerView
 from tenants.models import User
 
-PAGES = ["/t/acme/", "/t/acme/headroom/", "/t/acme/keys/"]
+PAGES = ["/t/acme/", "/t/acme/headroom/", "/t/acme/keys/", "/t/acme/prefixes/"]
 SPENDING = ["/t/acme/playground/", "/t/acme/keys/new/"]
 
 MakeUser = Callable[..., User]
@@ -63,3 +66,42 @@ def test_playground_offers_what_is_served(
     page = signed_in(make_user("m@example.com", tenant, "developer")).get("/t/acme/playground/").content.decode()
     assert f"<option>{worker.model}</option>" in page
     assert 'data-tenant="acme"' in page
+
+
+def test_what_is_only_cached_is_headroom(
+    tenant: TenantView, make_user: MakeUser, make_worker: Callable[..., WorkerView]
+) -> None:
+    """Cached KV counts in the bar, faded, and not as in use: it makes room for requests."""
+    worker = make_worker()
+    use = TenantUse(
+        tenant_id=tenant.id,
+        kv_bytes=96 << 20,
+        kv_cached_bytes=64 << 20,
+        kv_peak_bytes=0,
+        running=1,
+        queued=0,
+        output_tokens_per_second=0.0,
+    )
+    stats = WorkerStats(
+        worker_id=worker.worker_id,
+        at=0.0,
+        core_ready=True,
+        applied_version=1,
+        blocks_total=1 << 16,
+        blocks_free=1 << 15,
+        block_bytes=1 << 14,
+        running=1,
+        queued=0,
+        prompt_tokens_per_second=0.0,
+        output_tokens_per_second=0.0,
+        num_preemptions=0,
+        tenants=(use,),
+    )
+    key = STATS_KEY.format(worker_id=worker.worker_id)
+    with redis.Redis.from_url(settings.REDIS_URL) as client:
+        client.set(key, msgspec.json.encode(stats), ex=30)
+        page = signed_in(make_user("m@example.com", tenant, "viewer")).get("/t/acme/").content.decode()
+        client.delete(key)
+    assert "uses 96 MiB, of it 64 MiB only cached, soft limit 0 B, hard limit 256 MiB" in page
+    assert f'title="{32 << 20:,} bytes">32<'.replace(",", "\u2009") in page  # in use
+    assert f'title="{224 << 20:,} bytes">224<'.replace(",", "\u2009") in page  # headroom
