@@ -17,11 +17,12 @@ from enum import Enum
 
 from engine.memory.accounts import Account
 from engine.memory.manager import KVMemory
-from engine.request import RefusalCode
+from engine.request import FinishReason, RefusalCode
 from engine.scheduler.fairness import AGEING_SECONDS
 from engine.scheduler.offer import Offer, Offers, most_blocks, waits_to_fork
 from engine.scheduler.outputs import Refusal
 from engine.scheduler.pressure import (
+    MAX_EVICTIONS,
     expected_blocks,
     freed_until_soft,
     growth,
@@ -267,6 +268,17 @@ class Admission:
 
 
 def evict(roster: Roster, sequence: SequenceState, plan_number: int, now: float) -> None:
-    """Preempt a sequence for want of memory."""
-    sequence.evictions += 1
+    """Preempt a sequence for want of memory.
+
+    A beam search, which starts again each time, ends after a few with the best that it has found: it is in the way of
+    others' guarantees, and might never come to its end.
+    """
+    leader = sequence if sequence.beams is None else sequence.beams.leader
+    leader.evictions += 1
     roster.preempt(sequence, plan_number, now)
+    if leader.beams is not None and leader.evictions > MAX_EVICTIONS:
+        message = (
+            f"The beam search had to start again {MAX_EVICTIONS} times: other tenants needed the memory that they are"
+            " guaranteed. Lower beam_width or max_tokens, or ask for a guarantee (kv_soft_bytes)."
+        )
+        roster.finish(leader, FinishReason.LENGTH, now, message=message)

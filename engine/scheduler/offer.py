@@ -48,10 +48,12 @@ class Offers:
         if is_protected(sequence):
             whole = max(needed, min(most_blocks(sequence, self._memory), account.hard))
         parent = _parent(sequence)
-        if parent is not None:  # all but the block of the last prompt token: that one is copied, or its own
+        if parent is not None and parent.table is not None:
+            # All but the block of the last prompt token: that one is copied, or its own.
             num_shared = self._memory.blocks_for(sequence.num_prompt) - 1
-            own = whole - max(num_shared, 0 if parent.table is None else parent.table.num_head)
-            return Offer(account, whole, NO_MATCH, parent, num_shared, own)
+            num_head, group = parent.table.num_head, parent.table.head_account
+            if num_head <= num_shared or group.used < group.hard:  # else it goes on with blocks of its own alone
+                return Offer(account, whole, NO_MATCH, parent, num_shared, whole - max(num_shared, num_head))
         match = self._match(sequence, account)
         num_head = sequence.chain.num_head if sequence.chain is not None else 0
         num_shared = len(match.blocks)

@@ -9,6 +9,7 @@ from engine.scheduler.outputs import Refusal
 
 MAX_OUTPUTS = 128  # of one request
 MAX_LOGPROBS = 128  # most likely tokens to report at each position
+OPEN_SEARCH_TOKENS = 1024  # of each beam of a search without max_tokens: all of it is reserved from the start
 MAX_LENGTH_PENALTY = 10.0  # either way: an exponent beyond it says nothing, and overflows
 
 
@@ -74,7 +75,7 @@ def check_form(request: GenerationRequest, limits: Limits, max_running: int) -> 
 def _check_beams(request: GenerationRequest, beams: BeamParams, limits: Limits, max_running: int) -> Refusal | None:
     most = min(max_running, limits.vocab_size // 2)
     if not 2 <= beams.width <= most:
-        message = f"beam_width must be from 2 to {most}; leave beam search off for a single beam."
+        message = f"beam_width must be from 2 to {most} on this worker; leave it out where one beam is enough."
         return Refusal(RefusalCode.INVALID, message, "beam_width")
     if request.n > beams.width:
         message = f"n is {request.n}, but a search with beam_width {beams.width} has {beams.width} outputs at most."
@@ -89,7 +90,7 @@ def size(request: GenerationRequest, policy: TenantPolicy, limits: Limits) -> in
     """Return how many tokens the request may generate under its tenant's policy, or why it never can.
 
     An explicit `max_tokens` is cut to the policy's `max_output_tokens` and must fit context and hard limit with the
-    prompt; without one, the request gets all that context, policy and hard limit leave.
+    prompt; without one, the request gets all that context, policy and hard limit leave, a search at most so much.
     """
     num_prompt, asked = len(request.prompt), request.sampling.max_tokens
     context = min(limits.max_context, policy.max_context_tokens)
@@ -104,7 +105,8 @@ def size(request: GenerationRequest, policy: TenantPolicy, limits: Limits) -> in
             f" worker is {policy.max_running}. Lower beam_width or ask for a higher limit."
         )
         return Refusal(RefusalCode.INVALID, message, "beam_width")
-    wanted = min(asked or context - num_prompt, policy.max_output_tokens)
+    open_end = context - num_prompt if request.beams is None else min(context - num_prompt, OPEN_SEARCH_TOKENS)
+    wanted = min(asked or open_end, policy.max_output_tokens)
     needed = most_blocks(num_prompt, wanted if asked else 1, width, limits.block_size)
     if needed > hard:
         return _kv_limit(request, policy, limits, needed)

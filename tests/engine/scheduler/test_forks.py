@@ -232,3 +232,17 @@ def test_outputs_and_searches_share_a_crowded_pool() -> None:
             assert world.finished[output] is FinishReason.LENGTH
             world.assert_exact(output)
     world.assert_empty()
+
+
+def test_a_share_group_without_room_for_one_more_block_stops_no_fork() -> None:
+    """The whole prompt is registered, and the group's account has just the blocks for it: others go on on their own."""
+    world = World(block_size=1, num_blocks=64, budget=12, max_rows=4)
+    world.policy("minnow", share_groups=("bank",))
+    world.share("bank", PROMPT[:12], blocks=12)
+    world.submit("minnow", PROMPT[:11], 30)
+    request = world.submit("minnow", PROMPT[:12], 6, n=3)
+    world.run()
+    for output in outputs_of(world, request, 3):
+        assert len(world.tokens[output]) == 6
+        world.assert_exact(output)
+    world.assert_empty()

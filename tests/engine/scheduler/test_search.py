@@ -217,6 +217,33 @@ def test_a_guarantee_takes_the_whole_search() -> None:
     world.assert_empty()
 
 
+def test_a_search_that_is_always_in_the_way_ends_with_what_it_has() -> None:
+    """It needs more than guarantees leave it, and gives way each time they are claimed: not for ever."""
+    world = World(block_size=4, num_blocks=32, max_rows=12, budget=64)
+    world.policy("whale", blocks=32)
+    world.policy("minnow", blocks=32, soft=20)
+    search = world.submit("whale", PROMPT[:20], 16, n=2, beams=BeamParams(width=5))
+    claims = []
+    for round_number in range(4):
+        for _ in range(4 + round_number):
+            world.step()
+        claims.append(world.submit("minnow", 60, 4))
+        world.step()
+        while claims[-1] not in world.finished:
+            world.step()
+    world.run()
+    last = world.outputs[search][-1]
+    assert last.num_preemptions == 4
+    assert "kv_soft_bytes" in last.message
+    for output in outputs_of(world, search):
+        assert world.finished[output] is FinishReason.LENGTH
+        assert 0 < len(world.tokens[output]) < 16
+    assert world.unseen[search] == 5 * len(world.tokens[search])
+    for claim in claims:
+        world.assert_exact(claim)
+    world.assert_empty()
+
+
 @pytest.mark.parametrize("moment", range(1, 12))
 def test_a_lowered_limit_takes_the_whole_search(moment: int) -> None:
     """At any moment: its beams leave together, and it finds the same once the limit is raised again."""
@@ -399,6 +426,17 @@ def test_refuses_what_can_never_fit() -> None:
     assert "22 blocks" in world.refused[too_long].message
     assert world.granted[open_end] == (2 + 18 // 4) * 4 - 10
     assert_found(world, fits, open_end)
+
+
+def test_an_open_end_is_not_for_all_the_memory() -> None:
+    """What a search may need is reserved from the start, so without max_tokens it is not given everything."""
+    world = World(num_blocks=4096, max_context=8192, budget=64)
+    world.policy("minnow", blocks=4096, max_context_tokens=8192, max_output_tokens=8192)
+    search = world.submit("minnow", 10, 0, beams=BeamParams(width=2))
+    sampler = world.submit("minnow", 10, 0)
+    world.step()
+    assert world.granted == {search: 1024, sampler: 8182}
+    world.cancel(search, sampler)
 
 
 def test_a_search_counts_as_its_beams_in_the_queue() -> None:
