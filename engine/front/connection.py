@@ -126,9 +126,12 @@ class Stream:
         self.connection = connection
         self.number = number
 
-    def post(self, **kind: object) -> None:
-        """Queue an event of this kind."""
-        self.connection.post(pb.Event(stream=self.number, **kind))  # type: ignore[arg-type]  # one field of the oneof
+    def post(self, index: int = 0, **kind: object) -> None:
+        """Queue an event of this kind; `index` says of which of several outputs."""
+        event = pb.Event(stream=self.number, **kind)  # type: ignore[arg-type]  # one field of the oneof
+        if index:
+            event.index = index
+        self.connection.post(event)
 
     def release(self) -> None:
         """Forget the request: its end was posted."""

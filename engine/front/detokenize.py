@@ -80,6 +80,11 @@ class StopStrings:
     def __init__(self, stops: Iterable[str] = ()) -> None:
         self.stops = tuple(dict.fromkeys(stops))
         self.borders = tuple(_borders(stop) for stop in self.stops)
+        self._firsts = frozenset(stop[0] for stop in self.stops)
+
+    def may_begin_in(self, text: str) -> bool:
+        """Return whether a stop string begins with a character of `text`."""
+        return not self._firsts.isdisjoint(text)
 
 
 class StopFilter:
@@ -92,11 +97,11 @@ class StopFilter:
     def __init__(self, strings: StopStrings) -> None:
         self._strings = strings
         self._matched = [0] * len(strings.stops)  # of each stop string, the characters that the text ends with
-        self._held = ""
+        self._held = ""  # as many as the longest of them
 
     def push(self, text: str) -> tuple[str, bool]:
         """Return `(text that may leave, whether a stop string is complete)`; nothing may be pushed after a stop."""
-        if not self._matched:
+        if not self._held and not self._strings.may_begin_in(text):
             return text, False
         ends = []
         for number, (stop, borders) in enumerate(zip(self._strings.stops, self._strings.borders, strict=True)):
@@ -180,9 +185,10 @@ class TextStream:
             token_ids: at least one.
             ended: the model ended the output with the last of them.
         """
-        shown = token_ids
-        if ended and token_ids[-1] in self._end_tokens:
-            shown = token_ids[:-1]
+        if len(token_ids) == 1 and not ended:  # nearly always: what follows comes to the same
+            text, self._stopped = self._filter.push(self._characters.push(token_ids[0]))
+            return Piece(text, 1, self._stopped)
+        shown = token_ids[:-1] if ended and token_ids[-1] in self._end_tokens else token_ids
         parts = []
         for count, token_id in enumerate(shown, start=1):
             text, self._stopped = self._filter.push(self._characters.push(token_id))

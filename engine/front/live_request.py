@@ -52,8 +52,7 @@ class LiveRequest:
         if outputs.num_tokens and not counters.completion_tokens:
             counters.ttft_seconds = time.monotonic() - self.submitted
         counters.completion_tokens = outputs.num_tokens
-        counters.kv_device_byte_seconds = outputs.kv_byte_seconds
-        counters.num_preemptions = outputs.num_preemptions
+        counters.kv_device_byte_seconds, counters.num_preemptions = outputs.used
         counters.finished_at = self.moment()
 
 

@@ -49,14 +49,12 @@ class Outputs:
         return len(self._all)
 
     @property
-    def kv_byte_seconds(self) -> float:
-        """Device KV held so far, by all: a block that outputs share counts for each of them, as it does in the core."""
-        return sum([output.kv_byte_seconds for output in self._all])
-
-    @property
-    def num_preemptions(self) -> int:
-        """How often one of them was preempted."""
-        return sum([output.num_preemptions for output in self._all])
+    def used(self) -> tuple[float, int]:
+        """Byte·seconds of device KV and preemptions so far, of all: a block that they share counts for each of them."""
+        if len(self._all) == 1:
+            (output,) = self._all
+            return output.kv_byte_seconds, output.num_preemptions
+        return sum([one.kv_byte_seconds for one in self._all]), sum([one.num_preemptions for one in self._all])
 
     @property
     def reason(self) -> FinishReason:
@@ -103,7 +101,7 @@ class Outputs:
         piece = output.text.push(news.token_ids, ended=news.finish_reason == FinishReason.STOP)
         self.num_tokens += piece.num_tokens
         delta = pb.Delta(token_ids=news.token_ids[: piece.num_tokens], text=piece.text)
-        self._stream.post(index=news.index, delta=delta)
+        self._stream.post(news.index, delta=delta)
         return piece.stopped
 
     def _end(self, output: LiveOutput, reason: FinishReason) -> None:
@@ -125,7 +123,7 @@ class SeveralOutputs(Outputs):
     def _end(self, output: LiveOutput, reason: FinishReason) -> None:
         super()._end(output, reason)
         finished = pb.OutputFinished(reason=PB_REASON[reason], text=output.text.flush())
-        self._stream.post(index=output.index, output_finished=finished)
+        self._stream.post(output.index, output_finished=finished)
 
 
 def worst(outputs: Iterable[LiveOutput]) -> FinishReason:

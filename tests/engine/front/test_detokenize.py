@@ -143,3 +143,46 @@ def test_tokens_after_the_stop_do_not_count() -> None:
     assert (piece.text, piece.stopped) == ("abc", True)
     assert BYTE_LEVEL.decode(token_ids[: piece.num_tokens]).startswith("abcSTOP")
     assert "STOP" not in BYTE_LEVEL.decode(token_ids[: piece.num_tokens - 1])
+
+
+@given(text=st.text(alphabet="ab", max_size=40), stops=st.lists(st.text("ab", min_size=1, max_size=9), min_size=1))
+def test_filter_ends_with_the_first_stop_string_to_be_complete(text: str, stops: list[str]) -> None:
+    """Of several stop strings the one that is complete first counts, and of those that are at once the longest."""
+    filtered = StopFilter(StopStrings(stops))
+    out, stopped = "", False
+    for character in text:
+        passed, stopped = filtered.push(character)
+        out += passed
+        if stopped:
+            break
+        assert not any(out.endswith(stop) for stop in stops)
+    ends = [end for end in range(1, len(text) + 1) if text[:end].endswith(tuple(stops))]
+    assert stopped == bool(ends)
+    if ends:
+        before = text[: ends[0]]
+        assert out == before[: len(before) - max(len(stop) for stop in stops if before.endswith(stop))]
+    else:
+        assert out + filtered.flush() == text
+
+
+def test_long_stop_strings_cost_a_look_a_character() -> None:
+    """However many long stop strings nearly match, each character of the text is looked at a few times for each."""
+    looked = 0
+
+    class Counting(str):
+        """A stop string that counts how often one of its characters is asked for."""
+
+        __slots__ = ()
+
+        def __getitem__(self, key: object) -> str:
+            nonlocal looked
+            looked += 1
+            return super().__getitem__(key)  # type: ignore[index]
+
+    strings = StopStrings([Counting("a" * 3000), Counting("aab" + "a" * 3000), Counting("a" * 2999 + "b")])
+    looked = 0
+    stops = StopFilter(strings)
+    for _ in range(2998):
+        assert stops.push("a") == ("", False)
+    assert stops.push("c" * 10)[0] == "a" * 2998 + "c" * 10
+    assert looked <= 3 * 3 * 3008
