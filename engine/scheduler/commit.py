@@ -46,12 +46,11 @@ class Commit:
             )
         outputs = self._roster.take_events()
         self.output_tokens += asked
-        sampled = zip(token_ids, logprobs or repeat(None), strict=False)
         if logprobs or self._roster.searches:
-            self._decodes_at_length(planned[:num_decodes], sampled, now, outputs)
+            self._decodes_of_all_kinds(planned[:num_decodes], token_ids, logprobs, now, outputs)
         else:
             self._decodes(planned[:num_decodes], token_ids, now, outputs)
-            sampled = zip(token_ids[num_decodes:], repeat(None), strict=False)
+        sampled = zip(token_ids[num_decodes:], logprobs[num_decodes:] or repeat(None), strict=False)
         for sequence, part in zip(planned[num_decodes:], parts[num_decodes:], strict=True):
             self._chunk(sequence, part, sampled, now, outputs)
         if self._candidates:
@@ -85,18 +84,27 @@ class Commit:
             else:
                 outputs.append(self._announcement(sequence, now, (token,)))
 
-    def _decodes_at_length(
-        self, sequences: Sequence[SequenceState], sampled: Iterator[Sampled], now: float, outputs: list[RequestOutput]
+    def _decodes_of_all_kinds(
+        self,
+        sequences: Sequence[SequenceState],
+        token_ids: Sequence[int],
+        logprobs: Sequence[TokenLogprobs | None],
+        now: float,
+        outputs: list[RequestOutput],
     ) -> None:
-        """Give each decode its token in a step in which there are log-probabilities to report, or beams."""
-        for sequence in sequences:
-            token, logprobs = next(sampled)
+        """Give each decode its token where some are beams or have log-probabilities to report: the rest goes fast."""
+        plain: list[SequenceState] = []
+        plain_token_ids: list[int] = []
+        for sequence, token, one in zip(sequences, token_ids, logprobs or repeat(None), strict=False):
             table = sequence.table
-            if table is None:
-                continue
-            sequence.computed += 1
-            self._memory.seal(table, sequence.computed, sequence.tokens, now)
-            self._append(sequence, token, logprobs, now, outputs)
+            if one is None and sequence.beams is None:
+                plain.append(sequence)
+                plain_token_ids.append(token)
+            elif table is not None:
+                sequence.computed += 1
+                self._memory.seal(table, sequence.computed, sequence.tokens, now)
+                self._append(sequence, token, one, now, outputs)
+        self._decodes(plain, plain_token_ids, now, outputs)
 
     def _chunk(
         self,
