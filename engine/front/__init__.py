@@ -4,7 +4,8 @@ server ─ auth, address        calls, tokens and sockets
   ├ connection                one Generate stream and its bounded buffer
   │   └ dispatch              START HERE: the path of a request and of a token
   │       ├ live_request      one running request; what a submit must be
-  │       ├ detokenize        tokens to text, stop strings
+  │       ├ outputs, ranking  its outputs: as they come, or the best at the end
+  │       │   └ detokenize    tokens to text, stop strings
   │       └ meter ─ table, journal    usage that survives any crash
   └ control ─ policies, stats  the controller's stream
 core_process ─ link           the core, its frames, its restarts

@@ -153,6 +153,29 @@ def test_many_records_come_in_batches(worker: WorkerProcess, run: Run) -> None:
     run(story())
 
 
+def test_controller_that_does_not_read_delays_nobody(worker: WorkerProcess, run: Run) -> None:
+    """While a controller leaves everything unread, requests with several outputs end as ever, and every record is there
+    when it reads at last.
+    """
+    group = pb.ShareGroup(name="g", namespace=b"s" * 32, prefixes=[pb.SharedPrefix(token_ids=range(300))] * 64)
+
+    async def story() -> None:
+        window = {"http2.bdp_probe": 0, "http2.lookahead_bytes": 65535}
+        async with channel(worker.address) as client, channel(worker.address, **window) as lazy:
+            control, stream = lazy.control(), client.generate()
+            await control.push(pb.PolicyPush(version=1, snapshot=True, share_groups=[group]))
+            for start in range(0, 1200, 100):
+                asked = [await stream.submit([COUNT, 3], request_id=f"r{start + i}", n=4) for i in range(100)]
+                for number in asked:
+                    assert (await stream.end(number)).finished.usage.completion_tokens == 12
+            while len(control.records) < 1200:
+                await control.read()
+            assert {record.completion_tokens for record in control.deliveries} == {12}
+            assert len(control.deliveries) == 1200
+
+    run(story())
+
+
 def test_drain_refuses_and_can_be_taken_back(worker: WorkerProcess, run: Run) -> None:
     """A draining worker refuses new requests as draining, and takes them again when told so."""
 
