@@ -179,6 +179,24 @@ def test_a_policy_names_a_live_group_alone(group: str, tenant: TenantView, actor
         policies.update(share_group=group)
 
 
+@pytest.mark.django_db(transaction=True)
+def test_a_policy_and_a_removal_cannot_pass_each_other(in_threads: Callable[..., list[Any]]) -> None:
+    """Of two writers that go around the services and their counter, one is refused: no policy names what is gone."""
+    tenant = create_tenant(slug="acme", name="Acme", actor=ACTOR)
+    policies, groups = Policy.objects.for_tenant(tenant.id), ShareGroup.objects.filter(name="docs")
+    for _ in range(5):
+        create_share_group(name="docs", description="", kv_soft_bytes=0, kv_hard_bytes=1, actor=ACTOR)
+        results = in_threads(
+            lambda: policies.update(share_group="docs"),
+            lambda: groups.update(removed=True, secret=b"", kv_hard_bytes=0),
+        )
+        assert {type(result) for result in results} == {int, IntegrityError}
+        named, is_removed = policies.get().share_group, groups.get().removed
+        assert (named, is_removed) in (("docs", False), ("", True))
+        if named:
+            remove_share_group(name="docs", actor=ACTOR, detach=True)
+
+
 def test_a_version_is_a_tenants_or_a_groups(group: str, tenant: TenantView) -> None:
     """A version of nobody's, or of two, could not be followed to its acks."""
     versions = PolicyVersion.objects.across_tenants()
