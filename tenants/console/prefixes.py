@@ -13,7 +13,7 @@ from tenants.console import prefix_desk
 from tenants.console.access import Place, tenant_page
 from tenants.console.prefix_desk import Desk, Row
 from tenants.console.readings import readings
-from tenants.contracts import ShareGroupView
+from tenants.contracts import PrefixReading, ShareGroupView
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,6 +23,7 @@ class Saved:
     model: str
     tokens: int
     prefixes: int
+    is_known: bool  # some prefix has a reading
 
 
 @require_safe
@@ -118,10 +119,15 @@ def _use(group: ShareGroupView) -> dict[str, Any]:
 
 def _saved(rows: list[Row]) -> list[Saved]:
     """Return what is shared with each model that live workers serve, by the model's name."""
-    by_model: dict[str, list[int]] = {}
+    by_model: dict[str, list[PrefixReading]] = {}
     for one in (shared for row in rows for shared in row.shared):
-        by_model.setdefault(one.model, []).append(one.reading.shared_tokens if one.reading else 0)
+        by_model.setdefault(one.model, []).extend([one.reading] if one.reading is not None else [])
     return [
-        Saved(model=model, tokens=sum(tokens), prefixes=sum(1 for amount in tokens if amount))
-        for model, tokens in sorted(by_model.items())
+        Saved(
+            model=model,
+            tokens=sum(reading.shared_tokens for reading in readings),
+            prefixes=sum(1 for reading in readings if reading.shared_tokens),
+            is_known=bool(readings),
+        )
+        for model, readings in sorted(by_model.items())
     ]
