@@ -79,15 +79,15 @@ async def elected(conninfo: str) -> AsyncIterator[Leadership]:
 
     A Postgres that is away is waited for as well.
     """
-    connection = await _acquire(conninfo)
+    connection, term = await _acquire(conninfo)
     try:
-        term = await _begin(connection)
         yield Leadership(connection, term)
     finally:
         await connection.close()
 
 
-async def _acquire(conninfo: str) -> psycopg.AsyncConnection[tuple[Any, ...]]:
+async def _acquire(conninfo: str) -> tuple[psycopg.AsyncConnection[tuple[Any, ...]], int]:
+    """Return a connection that holds the lock and listens, and its term."""
     waiting = ""
     connection: psycopg.AsyncConnection[tuple[Any, ...]] | None = None
     while True:
@@ -95,7 +95,7 @@ async def _acquire(conninfo: str) -> psycopg.AsyncConnection[tuple[Any, ...]]:
             if connection is None:
                 connection = await psycopg.AsyncConnection.connect(conninfo, autocommit=True, **_TIMEOUTS)
             if await _try_lock(connection):
-                return connection
+                return connection, await _begin(connection)
             reason = "another controller is active"
         except (psycopg.Error, TimeoutError) as error:
             reason = f"Postgres is away: {error}"

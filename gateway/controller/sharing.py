@@ -179,19 +179,15 @@ class Sharing:
 
     async def run(self) -> None:
         """Tokenise what is registered, until cancelled."""
-        try:
-            while True:
-                try:
-                    async with asyncio.timeout(REPEAT_SECONDS):
-                        await self._wake.wait()
-                except TimeoutError:
-                    for worker_id, readings in self._told.items():
-                        self._readings(worker_id, readings)
-                self._wake.clear()
-                await self._catch_up()
-        finally:
-            for worker_id in self._workers:
-                self.disconnected(worker_id)
+        while True:
+            try:
+                async with asyncio.timeout(REPEAT_SECONDS):
+                    await self._wake.wait()
+            except TimeoutError:
+                for worker_id, readings in self._told.items():
+                    self._readings(worker_id, readings)
+            self._wake.clear()
+            await self._catch_up()
 
     async def _catch_up(self) -> None:
         done: set[str] = set()

@@ -13,9 +13,12 @@ from django.db import connection
 
 from gateway.controller.leadership import LOCK_ID
 from gateway.controller.ledger import TERM_BITS
-from tests.gateway.controller.conftest import Process, controller, in_thread, set_hard, until, until_stored
+from tenants import selectors
+from tenants.services.share_groups import update_share_group
+from tests.gateway.controller.conftest import SYSTEM, Process, controller, in_thread, set_hard, until, until_stored
 from tests.gateway.controller.scripted_worker import scripted_worker
 from tests.gateway.controller.test_policy_push import all_applied, join
+from tests.gateway.controller.test_sharing import describe, make_group, prefixes, register
 from tests.gateway.controller.test_usage_delivery import stored
 
 
@@ -31,6 +34,14 @@ HOLDERS = (
     f" AND ((classid::bigint << 32) | objid::bigint) = {LOCK_ID}"
     " AND database = (SELECT oid FROM pg_database WHERE datname = current_database())"
 )
+
+
+def set_group_hard(hard: int) -> None:
+    """Write the limits of the share group `house`."""
+    group = selectors.share_group("house")
+    assert group is not None
+    changes = {"kv_hard_bytes": hard, "kv_soft_bytes": hard // 2}
+    update_share_group(name="house", expected_version=group.version, changes=changes, actor=SYSTEM, overcommit=True)
 
 
 def test_a_second_controller_takes_over(tenant: str, sockets: Path, start_process: Callable[..., Process]) -> None:
@@ -157,7 +168,7 @@ def test_postgres_away_and_back(tenant: str, sockets: Path, without_postgres: Ca
 
 
 def test_any_faults_in_any_order_lose_and_double_nothing(tenant: str, sockets: Path) -> None:
-    """Under 60 random breaks, writes and requests on three workers all usage counts once and the last policy holds."""
+    """Under 60 random breaks, writes and requests on three workers all usage counts once, and what was last holds."""
     random = Random(7)  # drawn once, so that a failure can be run again
     [(own,)] = rows("SELECT pg_backend_pid()")
     others = (
@@ -169,28 +180,42 @@ def test_any_faults_in_any_order_lose_and_double_nothing(tenant: str, sockets: P
         async with AsyncExitStack() as stack:
             workers = [await stack.enter_async_context(scripted_worker(f"any-{n}", sockets)) for n in range(3)]
             for worker in workers:
+                describe(worker)
                 await join(worker)
             await stack.enter_async_context(controller())
+            await in_thread(make_group)
             version, sent = 1, set()
             for number in range(1, 61):
                 worker = random.choice(workers)
-                match random.choice(("use", "use", "use", "write", "write", "break", "break", "cut")):
+                match random.choice(
+                    ("use", "use", "use", "write", "write", "group", "prefix", "break", "break", "cut")
+                ):
                     case "use":
                         worker.use(number, f"r-{number}", tenant)
                         sent.add((f"r-{number}", 5))
                     case "write":
                         hard = random.randint(1, 100) << 20
                         version = await in_thread(lambda at=version, hard=hard: set_hard(tenant, at, hard))
+                    case "group":
+                        hard = random.randint(1, 100) << 20
+                        await in_thread(lambda hard=hard: set_group_hard(hard))
+                    case "prefix":
+                        await in_thread(lambda number=number: register(f"p{number}"))
                     case "break":
                         worker.break_stream()
                     case "cut":
                         await in_thread(lambda: rows(others))
                 await asyncio.sleep(random.uniform(0, 0.05))
             hard = 90 << 20
-            version = await in_thread(lambda: set_hard(tenant, version, hard))
+            await in_thread(lambda: set_group_hard(hard))
+            version = await in_thread(lambda: set_hard(tenant, selectors.policy(tenant).version, hard))
             await until_stored(lambda: all_applied(version), 20)
             await until(lambda: not any(worker.journal for worker in workers), 20)
             await until(lambda: sum(worker.grants[tenant].kv_hard_bytes for worker in workers) == hard)
+            await until(lambda: sum(worker.groups["house"].kv_hard_bytes for worker in workers) == hard)
+            wanted = sorted(prefix.id for prefix in await in_thread(lambda: selectors.shared_prefixes("house")))
+            assert wanted
+            await until(lambda: all(sorted(prefixes(worker)) == wanted for worker in workers), 20)
             assert set(await in_thread(stored)) == sent
             for worker in workers:
                 marks = [(push.version, push.epoch) for push in worker.pushes]

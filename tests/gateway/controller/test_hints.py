@@ -17,6 +17,7 @@ from tenants.contracts import LIVE_GROUP, STATS_KEY, WorkerStats
 from tests.gateway.controller.conftest import controller, in_thread, set_hard, until, until_stored
 from tests.gateway.controller.scripted_worker import ScriptedWorker, scripted_worker
 from tests.gateway.controller.test_policy_push import all_applied, join
+from tests.gateway.controller.test_sharing import describe, make_group, prefixes, register
 
 
 @pytest.fixture(autouse=True)
@@ -72,6 +73,31 @@ def test_a_push_is_hinted_and_then_its_ack_with_its_latency(tenant: str, sockets
             sent, applied = told(hints, version)
             assert sent["ms"] == 0 <= applied["ms"] < 1000
             assert of_kind(hints, "workers")
+        listening.cancel()
+        await asyncio.gather(listening, return_exceptions=True)
+
+    asyncio.run(story())
+
+
+def test_a_groups_version_is_told_again_once_its_prefixes_are_in_force(tenant: str, sockets: Path) -> None:
+    """Hints name the group instead of a tenant; after the ack of its limits comes that of its tokens."""
+
+    async def story() -> None:
+        hints: list[dict[str, Any]] = []
+        subscribed = asyncio.Event()
+        listening = asyncio.create_task(collect(hints, subscribed))
+        await subscribed.wait()
+        async with scripted_worker("prefixed", sockets) as worker, controller():
+            await join(worker)
+            await in_thread(make_group)
+            prefix = await in_thread(register)
+            await until(lambda: any(hint["applied"] for hint in told(hints, prefix.version)))
+            assert prefixes(worker) == []
+            hints.clear()
+            describe(worker)
+            await until(lambda: any(hint["applied"] for hint in told(hints, prefix.version)))
+            assert prefixes(worker) == [prefix.id]
+            assert {(hint["share_group"], hint["tenant_id"]) for hint in told(hints, prefix.version)} == {("house", "")}
         listening.cancel()
         await asyncio.gather(listening, return_exceptions=True)
 

@@ -245,7 +245,7 @@ def test_a_group_made_while_a_worker_is_away_is_in_its_snapshot(
             await in_thread(lambda: make_group("barn"))
             prefix = await in_thread(lambda: register(group="barn"))
             worker.refuses = False
-            await until(lambda: prefixes(worker, "barn") == [prefix.id])
+            await until(lambda: prefixes(worker, "barn") == [prefix.id], 20)
             assert list(worker.groups) == ["barn"]
 
     asyncio.run(story())
