@@ -89,10 +89,12 @@ class ControlStream:
             reading.cancel()
             self._closing = True
             self._wake.set()
-            # A write that is cancelled on its way would keep the status that follows from the controller.
-            await asyncio.wait({sending}, timeout=_LAST_WRITE_SECONDS)
-            sending.cancel()
-            await asyncio.gather(reading, sending, return_exceptions=True)
+            try:
+                # A write that is cancelled on its way would keep the status that follows from the controller.
+                await asyncio.wait({sending}, timeout=_LAST_WRITE_SECONDS)
+            finally:
+                sending.cancel()
+                await asyncio.gather(reading, sending, return_exceptions=True)
 
     def end(self, code: grpc.StatusCode, details: str) -> None:
         """End the stream with a status; the first call decides it."""

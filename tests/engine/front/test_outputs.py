@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import grpc
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -12,7 +13,7 @@ from tokenizers import Tokenizer
 
 from engine import ipc
 from engine.errors import ProtocolError
-from engine.front.connection import OUTBOX_BYTES, Connection
+from engine.front.connection import OUTBOX_BYTES, Connection, Whole
 from engine.front.dispatch import MAX_OUTPUTS, Dispatcher
 from engine.front.journal import Journal
 from engine.front.meter import Meter
@@ -522,6 +523,7 @@ def test_large_result_leaves_piece_by_piece(front: Front, run: Run, search: bool
         client.connection.post(pb.Event(stream=2, admitted=pb.Admitted(max_tokens=1)))  # of another request
         await asyncio.sleep(0)
         position = len(messages)
+        assert 1 in client.connection.requests  # its number is in use until its end has left
         waiting.set()
         await client.end()
         assert messages[position].events[0].stream == 2
@@ -531,6 +533,30 @@ def test_large_result_leaves_piece_by_piece(front: Front, run: Run, search: bool
         assert max(message.ByteSize() for message in messages) < OUTBOX_BYTES // 8
         assert not client.connection.failed.done()
         assert messages[-1].events[-1].HasField("finished")
+
+    run(story())
+
+
+def test_results_that_nobody_reads_end_the_connection(run: Run) -> None:
+    """One result may have any size; more of them behind it than a connection may leave unread end it."""
+
+    async def story() -> None:
+        connection = Connection(OUTBOX_BYTES)
+        for stream in range(1, 4):
+            assert not connection.failed.done()
+            connection.post_whole(Whole(stream, iter(()), 200 << 20))
+        assert connection.failed.result()[0] == grpc.StatusCode.RESOURCE_EXHAUSTED
+        read = Connection(OUTBOX_BYTES)
+        read.no_more_commands()
+        written: list[int] = []
+
+        async def write(message: pb.StepEvents) -> None:
+            written.append(message.events[0].stream)
+
+        for stream in range(1, 4):
+            read.post_whole(Whole(stream, iter([pb.Event(stream=stream)] * 2), 200 << 20))
+            await read.pump(write)
+        assert (written, read.failed.done()) == ([1, 1, 2, 2, 3, 3], False)
 
     run(story())
 
