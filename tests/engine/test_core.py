@@ -252,3 +252,18 @@ def test_names_a_wrong_setting(tmp_path: Path) -> None:
     done = subprocess.run(command, env=environment, stderr=subprocess.PIPE, text=True, check=False)
     assert done.returncode == 2
     assert "ENGINE_BLOCK_SIZE" in json.loads(done.stderr)["error"]
+
+
+def test_searches_with_a_real_model(core: Core) -> None:
+    """Growth as it happens, hypotheses at the end, best first, each with its score and its log-probabilities."""
+    core.send(policy_frame())
+    core.send(submit_frame(5, n=2, beam_width=3, num_logprobs=0, length_penalty=0.5))
+    outputs = core.output(5, lambda output: bool(output.finish_reason))
+    ended = [output for output in outputs if output.finish_reason]
+    assert [output.index for output in ended] == [0, 1]
+    assert sum(output.unseen_tokens for output in outputs) == 3 * 16
+    assert ended[0].score >= ended[1].score
+    assert ended[0].token_ids != ended[1].token_ids
+    for output in ended:
+        assert len(output.token_ids) == len(output.logprobs) == 16
+        assert sum(output.logprobs) / 16**0.5 == pytest.approx(output.score, rel=1e-4)
