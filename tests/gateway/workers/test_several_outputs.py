@@ -112,7 +112,7 @@ def test_what_comes_at_the_end_in_one_piece_is_never_too_much(
     [
         [finished(1)],
         [output_finished(1, 0), finished(1, text="all")],
-        [output_finished(1, 0), output_finished(1, 1, reason=pb.FINISH_REASON_ERROR)],
+        [output_finished(1, 0), output_finished(1, 1, reason=pb.FINISH_REASON_ERROR), finished(1)],
         [output_finished(1, 0), output_finished(1, 1), finished(1, pb.FINISH_REASON_ERROR)],
         [delta(1, "x", index=2)],
         [output_finished(1, 7)],
@@ -143,5 +143,21 @@ def test_one_leave_cancels_all_outputs() -> None:
             await engine.say(output_finished(stream, 5, "a"))
             assert await generation.next(10) == OutputFinished(pb.FINISH_REASON_STOP, "a", 5)
         await until(lambda: engine.cancels == [stream])
+
+    run(story)
+
+
+def test_the_end_of_the_request_says_why_it_failed() -> None:
+    """Outputs that a dead core ended say only that they failed; the error's text is that of the request's own end."""
+
+    async def story(engine: ScriptedEngine, client: WorkerClient) -> None:
+        async with client.submit(submit()) as generation:
+            await until(lambda: engine.submits)
+            await engine.say(output_finished(1, 0), output_finished(1, 1, reason=pb.FINISH_REASON_ERROR))
+            end = pb.Finished(reason=pb.FINISH_REASON_ERROR, detail="the core died of signal 9")
+            await engine.say(pb.Event(stream=1, finished=end))
+            with pytest.raises(GenerationFailed, match="signal 9"):
+                await read(generation)
+        assert engine.cancels == []
 
     run(story)
