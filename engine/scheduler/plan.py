@@ -206,7 +206,7 @@ class Scheduler:
         """Return who gives way for this sequence's next block; the sequence itself when nobody else may be asked."""
         own = sequence.tenant.running
         if shortage is Shortage.ACCOUNT:
-            return newest(own) or newest(own, protected=True) or sequence
+            return newest(own) or newest((one for one in own if one.beams is None), protected=True) or sequence
         account = sequence.tenant.account
         assert account is not None, "a running sequence has an account"
         busy = self.roster.busy.values()

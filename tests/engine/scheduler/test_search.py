@@ -197,6 +197,23 @@ def test_growth_of_others_never_takes_what_beams_were_promised() -> None:
         world.assert_exact(other)
 
 
+def test_a_sequence_without_its_reserve_steps_back_behind_a_search() -> None:
+    """One that was preempted too often and then lost its reserve to a lowered limit: what beams have stays theirs."""
+    world = World(block_size=4, num_blocks=64, budget=64)
+    world.policy("minnow")
+    sampler = world.submit("minnow", 8, 40)
+    world.step()
+    world.scheduler.roster.sequences[sampler].evictions = 3
+    search = world.submit("minnow", PROMPT[:20], 12, n=2, beams=BeamParams(width=4))
+    world.step()
+    world.policy("minnow", blocks=20)
+    world.run()
+    assert world.outputs[search][-1].num_preemptions == 0
+    assert world.outputs[sampler][-1].num_preemptions > 0
+    assert_found(world, search)
+    world.assert_exact(sampler)
+
+
 def test_a_guarantee_takes_the_whole_search() -> None:
     """Another tenant claims what it was guaranteed: all beams leave, start again, find the same, and count once."""
     world = World(block_size=4, num_blocks=32, max_rows=12, budget=64)
