@@ -4,10 +4,13 @@ main         process: signals, election, one spell of leadership after another  
 leadership   the advisory lock and LISTEN, on one connection
 fleet        a spell of leadership: reads the truth, plans pushes, keeps one link per worker
 link         one worker's Control stream, opened again with back-off
+holders      tenants and share groups: who holds limits, and what a worker is granted of them (pure)
 grants       fleet-wide limits divided into workers' grants (pure)
+sharing      share groups, and their prefixes in each worker's own tokens
+prefixes     a registered prefix tokenised: what all requests that go on from it have in common
 ledger       what each worker holds; who may grow, who must shrink first (pure)
 messages     the protocol's messages to values and back (pure)
-truth        policies and workers as read from Postgres
+truth        policies, share groups and workers as read from Postgres, at one moment
 usage        usage records into Postgres, acked after commit
 acks         acks into Postgres, and "applied on n/m in X ms"
 threads      Django's ORM kept off the event loop

@@ -44,7 +44,8 @@ def form_of(card: pb.ModelCard) -> str:
     special = [text for pair in sorted(card.special_tokens.items()) for text in pair]
     for field in (card.tokenizer_json, *(text.encode() for text in (card.chat_template, *special))):
         total.update(len(field).to_bytes(8, "big") + field)
-    total.update(card.max_context_tokens.to_bytes(8, "big"))
+    for number in (card.max_context_tokens, card.vocab_size):
+        total.update(number.to_bytes(8, "big"))
     return total.hexdigest()
 
 
@@ -62,6 +63,9 @@ def tokenise(model: Model, prefix: SharedPrefixView) -> Tokenised:
         return _unusable(f"The tokenizer of {model.name} does not take it: {error}. Register another text.")
     if len(tokens) >= model.max_context:
         return _unusable(_too_long(model, f"{len(tokens)} tokens, which is"), num_tokens=len(tokens))
+    if max(tokens, default=0) >= model.vocab_size:
+        problem = f"It has a token that {model.name} does not know, though its tokenizer does. Register another text."
+        return _unusable(problem, num_tokens=len(tokens))
     return Tokenised(token_ids=tokens, num_tokens=len(tokens))
 
 

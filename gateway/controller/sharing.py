@@ -115,7 +115,7 @@ class Sharing:
         )
 
     def connected(self, worker_id: str, describe: Describe) -> None:
-        """A worker is here; it may serve another model than before."""
+        """A worker is here, perhaps with another model than before; until that is known it gets what it had."""
         self.disconnected(worker_id)
         self._workers.setdefault(worker_id, _Worker()).describe = describe
         self._learn_all()
@@ -123,11 +123,15 @@ class Sharing:
     def disconnected(self, worker_id: str) -> None:
         """A worker's stream is gone."""
         worker = self._workers.get(worker_id)
-        if worker is not None:
-            worker.describe, worker.is_learned = None, False
-            if worker.learning is not None:
-                worker.learning.cancel()
-                worker.learning = None
+        if worker is None or worker.describe is None:
+            return
+        if not worker.is_learned and worker.form:
+            worker.form = ""  # the tokens of another model may be what it ended the stream for
+            self._changed(self._groups.keys())
+        worker.describe, worker.is_learned = None, False
+        if worker.learning is not None:
+            worker.learning.cancel()
+            worker.learning = None
 
     def keep(self, workers: Collection[str]) -> None:
         """Forget every worker but these."""

@@ -138,6 +138,8 @@ class ScriptedWorker(EngineServicer):
         async for command in commands:
             match command.WhichOneof("command"):
                 case "policy":
+                    if not self._knows_all(command.policy):
+                        return  # as a real worker: it ends the stream
                     self._apply(command.policy)
                 case "usage_ack":
                     self.usage_acks.append(command.usage_ack.up_to)
@@ -148,6 +150,10 @@ class ScriptedWorker(EngineServicer):
                     }
                 case "drain":
                     self.draining.append(command.drain.draining)
+
+    def _knows_all(self, push: pb.PolicyPush) -> bool:
+        prefixes = [prefix for group in push.share_groups for prefix in group.prefixes]
+        return all(token < self.card.vocab_size for prefix in prefixes for token in prefix.token_ids)
 
     def _apply(self, push: pb.PolicyPush) -> None:
         self.pushes.append(push)

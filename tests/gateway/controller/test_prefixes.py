@@ -129,6 +129,14 @@ def test_a_tokenizer_that_fails_is_a_reading() -> None:
     assert "does not take it" in problem
 
 
+def test_a_token_outside_the_model_is_kept_from_it() -> None:
+    """A tokenizer may know more than its model: a worker would refuse the whole push for such a token."""
+    model = model_from_card(card(vocab_size=260), created=0)
+    tokenised = tokenise(model, registered(text=SYSTEM))
+    assert "does not know" in tokenised.problem
+    assert not tokenised.token_ids
+
+
 @pytest.mark.parametrize(
     "change",
     [
@@ -136,6 +144,7 @@ def test_a_tokenizer_that_fails_is_a_reading() -> None:
         {"tokenizer_json": make_tokenizer(300).to_str().encode()},
         {"special_tokens": {"bos_token": "<|im_start|>"}},
         {"max_context_tokens": 1024},
+        {"vocab_size": 383},
         {"digest": "e" * 64},
     ],
 )

@@ -31,6 +31,7 @@ def describe(worker: ScriptedWorker, **changes: Any) -> None:
         "digest": "d" * 64,
         "tokenizer_json": TOKENIZER,
         "chat_template": CHAT_TEMPLATE,
+        "vocab_size": 384,
         "max_context_tokens": 2048,
         "block_size": 16,
     }
@@ -180,10 +181,14 @@ def test_a_worker_that_comes_back_with_another_model_gets_other_tokens(
             prefix = await in_thread(register)
             await until(lambda: prefixes(worker) == [prefix.id])
             before = list(worker.groups["house"].prefixes[0].token_ids)
-            describe(worker, tokenizer_json=make_tokenizer(300).to_str().encode(), digest="e" * 64, model="tiny-too")
+            assert max(before) >= 300  # the other model has no such token: it refuses a push that names one
+            other = {"digest": "e" * 64, "model": "tiny-too", "vocab_size": 300}
+            describe(worker, tokenizer_json=make_tokenizer(300).to_str().encode(), **other)
             worker.break_stream()
             await until(lambda: prefixes(worker) and list(worker.groups["house"].prefixes[0].token_ids) != before)
             await until(lambda: readings("changing")[prefix.id].model == "tiny-too")
+            version = await in_thread(lambda: set_hard(tenant, 1, 60 * MIB))
+            await until_stored(lambda: all_applied(version))
 
     asyncio.run(story())
 
@@ -344,6 +349,47 @@ def test_two_groups_with_the_same_prefix_stay_apart(tenant: str, group: ShareGro
             house, barn = worker.groups["house"], worker.groups["barn"]
             assert house.namespace != barn.namespace
             assert house.prefixes[0].token_ids == barn.prefixes[0].token_ids
+
+    asyncio.run(story())
+
+
+def test_a_full_group_arrives_in_a_few_pushes(tenant: str, group: ShareGroupView, sockets: Path) -> None:
+    """A new leader tokenises what has long been registered, and does not send the group anew for each prefix."""
+
+    async def story() -> None:
+        names = [f"p{number:02}" for number in range(64)]
+        made = await in_thread(lambda: [register(name, text=f"{name} {PROMPT}").id for name in names])
+        async with scripted_worker("full", sockets) as worker, controller():
+            describe(worker)
+            await join(worker)
+            await until(lambda: sorted(prefixes(worker)) == sorted(made), 20)
+            assert sum(len(push.share_groups) for push in worker.pushes) < len(made)
+            assert len(await until(lambda: len(now := readings("full")) == 64 and now)) == 64
+
+    asyncio.run(story())
+
+
+def test_what_goes_while_it_is_tokenised_leaves_nothing_behind(
+    tenant: str, group: ShareGroupView, sockets: Path
+) -> None:
+    """A prefix, or its whole group, may be removed at any moment of its tokenising; the next one is not held up."""
+
+    async def story() -> None:
+        async with scripted_worker("gone", sockets) as worker, controller():
+            describe(worker, max_context_tokens=1 << 20)
+            await join(worker)
+            kept = await in_thread(register)
+            await until(lambda: prefixes(worker) == [kept.id])
+            await in_thread(lambda: make_group("barn"))
+            for number in range(3):
+                long = await in_thread(lambda name=f"long-{number}": register(name, text=PROMPT * 1000))
+                await in_thread(lambda long=long: remove_prefix(group="house", prefix_id=long.id, actor=SYSTEM))
+            await in_thread(lambda: register("doomed", "barn", text=PROMPT * 1000))
+            await in_thread(lambda: remove_share_group(name="barn", actor=SYSTEM))
+            last = await in_thread(lambda: register("last", text=f"last {PROMPT}"))
+            await until(lambda: sorted(prefixes(worker)) == sorted([kept.id, last.id]), 20)
+            await until(lambda: sorted(readings("gone")) == sorted([kept.id, last.id]))
+            assert list(worker.groups) == ["house"]
 
     asyncio.run(story())
 
