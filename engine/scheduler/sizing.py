@@ -8,6 +8,7 @@ from engine.request import BeamParams, GenerationRequest, RefusalCode
 from engine.scheduler.outputs import Refusal
 
 MAX_OUTPUTS = 128  # of one request
+MAX_BEAMS = 64  # candidates of a step grow with their square
 MAX_LOGPROBS = 128  # most likely tokens to report at each position
 OPEN_SEARCH_TOKENS = 1024  # of each beam of a search without max_tokens: all of it is reserved from the start
 MAX_LENGTH_PENALTY = 10.0  # either way: an exponent beyond it says nothing, and overflows
@@ -73,7 +74,7 @@ def check_form(request: GenerationRequest, limits: Limits, max_running: int) -> 
 
 
 def _check_beams(request: GenerationRequest, beams: BeamParams, limits: Limits, max_running: int) -> Refusal | None:
-    most = min(max_running, limits.vocab_size // 2)
+    most = min(MAX_BEAMS, max_running, limits.vocab_size // 2)
     if not 2 <= beams.width <= most:
         message = f"beam_width must be from 2 to {most} on this worker; leave it out where one beam is enough."
         return Refusal(RefusalCode.INVALID, message, "beam_width")

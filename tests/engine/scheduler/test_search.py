@@ -421,7 +421,11 @@ def test_refuses_what_makes_no_search(n: int, beams: BeamParams, field: str) -> 
 
 def test_refuses_more_beams_than_may_run() -> None:
     """Beams run together or not at all; with the message come the numbers and the way out."""
-    world = World()
+    world = World(max_rows=100, budget=100)
+    world.policy("minnow", max_running=100)
+    request = world.submit("minnow", 5, 5, beams=BeamParams(width=65))
+    world.run()
+    assert "from 2 to 64" in world.refused[request].message
     world.policy("minnow", max_running=3)
     request = world.submit("minnow", 5, 5, beams=BeamParams(width=4))
     world.run()
