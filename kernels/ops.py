@@ -113,6 +113,10 @@ class Ops(ABC):
         """Return `silu(gate) * up` of `[T, 2 * I]`, gate first: `[T, I]`."""
 
     @abstractmethod
+    def gelu_mul(self, gate_up: torch.Tensor) -> torch.Tensor:
+        """Return `gelu(gate) * up` of `[T, 2 * I]`, gate first, gelu by its tanh formula: `[T, I]`."""
+
+    @abstractmethod
     def pack_linear(self, weight: torch.Tensor, bias: torch.Tensor | None = None) -> Linear:
         """Prepare `weight` `[out, in]` (and `bias` `[out]`) once, at load."""
 

@@ -31,6 +31,7 @@ _SIGNATURES: dict[str, tuple[type, ...]] = {
         _int,
         _int,
     ),  # level, type, gate_up, out, rows, width, threads
+    "tg_gelu_mul": (_int, _int, _pointer, _pointer, _long, _int, _int),  # as tg_silu_mul
     "tg_kv_write": (
         *(_int, _int, _pointer, _pointer, _long, _pointer, _pointer),  # level, type, key, value, stride, pages, slots
         *(_long, _pointer, _int),  # tokens, geometry, threads
@@ -80,6 +81,7 @@ class Library:
         self.rms_norm = handle.tg_rms_norm
         self.rope = handle.tg_rope
         self.silu_mul = handle.tg_silu_mul
+        self.gelu_mul = handle.tg_gelu_mul
         self.kv_write = handle.tg_kv_write
         self.advise_huge = handle.tg_advise_huge
         self.move_blocks = handle.tg_move_blocks

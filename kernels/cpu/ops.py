@@ -5,6 +5,7 @@ A page lies, per block and KV head, as keys `[D / 2][slot][2]` (bfloat16) or `[D
 """
 
 import ctypes
+from collections.abc import Callable
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -195,12 +196,17 @@ class CpuOps(Ops):
 
     def silu_mul(self, gate_up: torch.Tensor) -> torch.Tensor:
         """See `Ops.silu_mul`."""
+        return self._gated(self._functions.silu_mul, gate_up)
+
+    def gelu_mul(self, gate_up: torch.Tensor) -> torch.Tensor:
+        """See `Ops.gelu_mul`."""
+        return self._gated(self._functions.gelu_mul, gate_up)
+
+    def _gated(self, function: Callable[..., None], gate_up: torch.Tensor) -> torch.Tensor:
         assert gate_up.is_contiguous()
         rows, width = gate_up.shape[0], gate_up.shape[1] // 2
         out = torch.empty((rows, width), dtype=self.dtype)
-        self._functions.silu_mul(
-            self._level, self._type, gate_up.data_ptr(), out.data_ptr(), rows, width, torch.get_num_threads()
-        )
+        function(self._level, self._type, gate_up.data_ptr(), out.data_ptr(), rows, width, torch.get_num_threads())
         return out
 
     def pack_linear(self, weight: torch.Tensor, bias: torch.Tensor | None = None) -> Linear:

@@ -76,6 +76,11 @@ class ReferenceOps(Ops):
         gate, up = gate_up.float().chunk(2, -1)
         return (F.silu(gate) * up).to(gate_up.dtype)
 
+    def gelu_mul(self, gate_up: torch.Tensor) -> torch.Tensor:
+        """See `Ops.gelu_mul`. Source: GELU (arXiv 1606.08415), the tanh formula, as Gemma uses it."""
+        gate, up = gate_up.float().chunk(2, -1)
+        return (F.gelu(gate, approximate="tanh") * up).to(gate_up.dtype)
+
     def pack_linear(self, weight: torch.Tensor, bias: torch.Tensor | None = None) -> Linear:
         """See `Ops.pack_linear`."""
         weight = weight.to(self.device, self.dtype)

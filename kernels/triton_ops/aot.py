@@ -32,7 +32,7 @@ from kernels.triton_ops.merge import merge_launch
 from kernels.triton_ops.norm import rms_norm_launch
 from kernels.triton_ops.prefill import prefill_launch
 from kernels.triton_ops.rope import rope_launch
-from kernels.triton_ops.silu import silu_mul_launch
+from kernels.triton_ops.silu import gelu_mul_launch, silu_mul_launch
 from kernels.triton_ops.write import kv_write_launch, rope_kv_write_launch
 
 CAPABILITIES = (80, 90)
@@ -109,7 +109,9 @@ def cases(shape: Shape, dtype: torch.dtype, capability: int) -> Iterator[Launch]
     hidden = torch.empty((64, shape.hidden), dtype=dtype, device=_META)
     yield rms_norm_launch(hidden, hidden[0], 1e-5, hidden)[0]
     yield rms_norm_launch(query, hidden[0], 1e-5, None)[0]
-    yield silu_mul_launch(torch.empty((64, 2 * shape.intermediate), dtype=dtype, device=_META))[0]
+    gate_up = torch.empty((64, 2 * shape.intermediate), dtype=dtype, device=_META)
+    yield silu_mul_launch(gate_up)[0]
+    yield gelu_mul_launch(gate_up)[0]
     launch, slabs = gather_launch(pages, slots)
     yield launch
     yield scatter_launch(slabs, pages, slots)

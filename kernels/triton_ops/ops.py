@@ -18,7 +18,7 @@ from kernels.triton_ops.merge import merge_kernel, merge_launch
 from kernels.triton_ops.norm import rms_norm_launch
 from kernels.triton_ops.prefill import prefill_launch
 from kernels.triton_ops.rope import rope_launch
-from kernels.triton_ops.silu import silu_mul_launch
+from kernels.triton_ops.silu import gelu_mul_launch, silu_mul_launch
 from kernels.triton_ops.write import kv_write_launch, rope_kv_write_launch
 
 _DTYPES = (torch.float32, torch.float16, torch.bfloat16)
@@ -106,6 +106,12 @@ class TritonOps(Ops):
     def silu_mul(self, gate_up: torch.Tensor) -> torch.Tensor:
         """See `Ops.silu_mul`."""
         launch, out = silu_mul_launch(gate_up)
+        launch.run()
+        return out
+
+    def gelu_mul(self, gate_up: torch.Tensor) -> torch.Tensor:
+        """See `Ops.gelu_mul`."""
+        launch, out = gelu_mul_launch(gate_up)
         launch.run()
         return out
 

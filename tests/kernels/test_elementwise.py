@@ -70,6 +70,18 @@ def test_silu_mul(ops: Ops, width: int, rows: int) -> None:
     assert_close(ops.silu_mul(gate_up), gate * gate.sigmoid() * up)
 
 
+@pytest.mark.parametrize("width", WIDTHS)
+@pytest.mark.parametrize("rows", [0, 1, 33])
+def test_gelu_mul(ops: Ops, width: int, rows: int) -> None:
+    """The gate passes through gelu's tanh formula, large ones of both signs included, and scales up."""
+    gate_up = normal(rows, 2 * width, ops=ops) * 3
+    gate_up[:, :1] = -200.0
+    gate_up[:, 1:2] = 200.0
+    gate, up = gate_up.double().chunk(2, -1)
+    exact = 0.5 * gate * (1 + torch.tanh((2 / torch.pi) ** 0.5 * (gate + 0.044715 * gate**3))) * up
+    assert_close(ops.gelu_mul(gate_up), exact)
+
+
 @pytest.mark.parametrize("rows", [0, 1, 3, 8, 65])
 @pytest.mark.parametrize("bias", [False, True])
 @pytest.mark.parametrize(("inputs", "outputs"), [(576, 192), (33, 70)])

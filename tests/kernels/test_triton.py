@@ -155,8 +155,8 @@ def test_rms_norm(ops: TritonOps, dim: int) -> None:
     )
 
 
-def test_rope_and_silu(ops: TritonOps) -> None:
-    """Rotation in place and silu(gate) * up are right for odd sizes."""
+def test_rope_and_gates(ops: TritonOps) -> None:
+    """Rotation in place, silu(gate) * up and gelu(gate) * up are right for odd sizes."""
     plain = ReferenceOps(CPU, torch.float32)
     angles = torch.rand(20, 40)
     table, positions = torch.cat((angles.cos(), angles.sin()), -1), torch.tensor([0, 19, 4], dtype=torch.int32)
@@ -167,6 +167,7 @@ def test_rope_and_silu(ops: TritonOps) -> None:
     assert_close(heads, exact.double())
     gate_up = torch.randn(3, 2 * 1111).to(ops.dtype)
     assert_close(ops.silu_mul(gate_up), plain.silu_mul(gate_up.float()).double())
+    assert_close(ops.gelu_mul(gate_up), plain.gelu_mul(gate_up.float()).double())
 
 
 def test_empty_batch(ops: TritonOps) -> None:

@@ -89,14 +89,15 @@ struct Table {
     void (*rms_norm)(const T*, T*, const T*, T*, int, float);
     void (*rope)(T*, const float*, int, int);
     void (*silu_mul)(const T*, T*, int);
+    void (*gelu_mul)(const T*, T*, int);
     void (*kv_write)(const T*, const T*, T*, int64_t, const Geometry&);
 };
 
 #define TABLES                                                                                                      \
     const Table<float> float_table = {attend<float>, merge<float>, rms_norm_row<float>, rope_row<float>,            \
-                                      silu_mul_row<float>, kv_write_row<float>};                                    \
+                                      silu_mul_row<float>, gelu_mul_row<float>, kv_write_row<float>};               \
     const Table<bf16> bf16_table = {attend<bf16>, merge<bf16>, rms_norm_row<bf16>, rope_row<bf16>, silu_mul_row<bf16>, \
-                                    kv_write_row<bf16>};
+                                    gelu_mul_row<bf16>, kv_write_row<bf16>};
 
 namespace plain {
 #include "simd.inc"
@@ -253,6 +254,13 @@ void run_silu_mul(int level, const T* gate_up, T* out, int64_t rows, int width, 
 }
 
 template <class T>
+void run_gelu_mul(int level, const T* gate_up, T* out, int64_t rows, int width, int threads) {
+    const Table<T>& table = table_of<T>(level);
+#pragma omp parallel for num_threads(threads) if (rows * width > GRAIN / 4)
+    for (int64_t r = 0; r < rows; r++) table.gelu_mul(gate_up + r * 2 * width, out + r * width, width);
+}
+
+template <class T>
 void run_kv_write(int level, const T* key, const T* value, int64_t stride, T* pages, const int64_t* slots, int64_t tokens,
                   const Geometry& g, int threads) {
     const Table<T>& table = table_of<T>(level);
@@ -324,6 +332,11 @@ void tg_rope(int level, int type, void* heads, int64_t stride, const float* angl
 void tg_silu_mul(int level, int type, const void* gate_up, void* out, int64_t rows, int width, int threads) {
     if (type == BFLOAT16) run_silu_mul(level, (const bf16*)gate_up, (bf16*)out, rows, width, threads);
     else run_silu_mul(level, (const float*)gate_up, (float*)out, rows, width, threads);
+}
+
+void tg_gelu_mul(int level, int type, const void* gate_up, void* out, int64_t rows, int width, int threads) {
+    if (type == BFLOAT16) run_gelu_mul(level, (const bf16*)gate_up, (bf16*)out, rows, width, threads);
+    else run_gelu_mul(level, (const float*)gate_up, (float*)out, rows, width, threads);
 }
 
 void tg_kv_write(int level, int type, const void* key, const void* value, int64_t stride, void* pages,
