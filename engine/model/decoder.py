@@ -1,11 +1,11 @@
-"""The decoder of the Llama family: one forward over a flat batch of tokens. Driven by `DecoderSpec` alone."""
+"""The decoder of dense models: one forward over a flat batch of tokens. Driven by `DecoderSpec` alone."""
 
 import torch
 import torch.nn.functional as F  # noqa: N812
 
 from engine.model.loader import DecoderWeights, LayerWeights
 from engine.model.rope import rope_table
-from engine.model.spec import DecoderSpec
+from engine.model.spec import DecoderSpec, LayerSpec, RopeSpec
 from kernels.batch import AttentionBatch, AttentionForm
 from kernels.ops import Ops
 from kernels.pages import LayerPages, Pages
@@ -18,9 +18,13 @@ class Decoder:
         self._spec = spec
         self._weights = weights
         self._ops = ops
-        self._form = AttentionForm(spec.head_dim**-0.5)
-        table = rope_table(spec.rope, head_dim=spec.head_dim, max_positions=max_positions)
-        self._rope = table.to(ops.device)
+        self._activate = ops.gelu_mul if spec.activation == "gelu" else ops.silu_mul
+        self._embedding_scale = float(torch.tensor(spec.embedding_scale, dtype=ops.dtype))  # rounded as the models do
+        tables: list[tuple[RopeSpec, torch.Tensor]] = []
+        self._layers = tuple(
+            _Layer(spec, layer, part, _table(tables, layer, spec.head_dim, max_positions, ops.device))
+            for layer, part in zip(spec.layers, weights.layers, strict=True)
+        )
 
     def forward(
         self, token_ids: torch.Tensor, batch: AttentionBatch, pages: Pages, sampled: torch.Tensor
@@ -36,26 +40,67 @@ class Decoder:
         Returns:
             Logits `[N, vocab]`.
         """
-        ops, weights, eps = self._ops, self._weights, self._spec.norm_eps
-        residual = F.embedding(token_ids, weights.embedding)
-        hidden = ops.rms_norm(residual, weights.layers[0].input_norm, eps=eps)
-        following = [*(layer.input_norm for layer in weights.layers[1:]), weights.norm]
-        for layer, layer_pages, next_norm in zip(weights.layers, pages.layers, following, strict=True):
-            attended = layer.output(self._attend(hidden, layer, layer_pages, batch))
-            hidden = ops.rms_norm(attended, layer.post_attention_norm, eps=eps, residual=residual)
-            delta = layer.down(ops.silu_mul(layer.gate_up(hidden)))
+        spec, ops, eps = self._spec, self._ops, self._spec.norm_eps
+        residual = F.embedding(token_ids, self._weights.embedding)
+        if self._embedding_scale != 1.0:
+            residual.mul_(self._embedding_scale)
+        hidden = ops.rms_norm(residual, self._weights.layers[0].attention_norm, eps=eps)
+        following = [*(layer.attention_norm for layer in self._weights.layers[1:]), self._weights.norm]
+        for layer, layer_pages, next_norm in zip(self._layers, pages.layers, following, strict=True):
+            weights = layer.weights
+            attended = weights.output(self._attend(hidden, layer, layer_pages, batch))
+            attended = self._normal(attended, weights.attention_post_norm)
+            hidden = ops.rms_norm(attended, weights.mlp_norm, eps=eps, residual=residual)
+            delta = weights.down(self._activate(weights.gate_up(hidden)))
+            delta = self._normal(delta, weights.mlp_post_norm)
             hidden = ops.rms_norm(delta, next_norm, eps=eps, residual=residual)
-        return weights.head(hidden[sampled])  # none: [0, vocab]
+        logits = self._weights.head(hidden[sampled])  # none: [0, vocab]
+        return _capped(logits, spec.logit_soft_cap) if spec.logit_soft_cap else logits
 
-    def _attend(
-        self, hidden: torch.Tensor, layer: LayerWeights, pages: LayerPages, batch: AttentionBatch
-    ) -> torch.Tensor:
+    def _normal(self, x: torch.Tensor, weight: torch.Tensor | None) -> torch.Tensor:
+        return x if weight is None else self._ops.rms_norm(x, weight, eps=self._spec.norm_eps)
+
+    def _attend(self, hidden: torch.Tensor, layer: "_Layer", pages: LayerPages, batch: AttentionBatch) -> torch.Tensor:
         """Return `[T, num_heads * head_dim]`; writes this step's keys and values."""
-        spec, ops = self._spec, self._ops
-        heads = layer.qkv(hidden).view(-1, spec.num_heads + 2 * spec.num_kv_heads, spec.head_dim)
-        query, key, _ = torch.split(heads, [spec.num_heads, spec.num_kv_heads, spec.num_kv_heads], 1)
-        if layer.query_norm is not None and layer.key_norm is not None:
-            query.copy_(ops.rms_norm(query, layer.query_norm, eps=spec.norm_eps))
-            key.copy_(ops.rms_norm(key, layer.key_norm, eps=spec.norm_eps))
-        ops.rope_kv_write(heads, self._rope, batch.positions, pages, batch.slots)
-        return ops.paged_attention(query, pages, batch, self._form)
+        spec, ops, weights = self._spec, self._ops, layer.weights
+        heads = weights.qkv(hidden).view(-1, spec.num_heads + 2 * spec.num_kv_heads, spec.head_dim)
+        query, key, value = torch.split(heads, [spec.num_heads, spec.num_kv_heads, spec.num_kv_heads], 1)
+        if weights.query_norm is not None and weights.key_norm is not None:
+            query.copy_(ops.rms_norm(query, weights.query_norm, eps=spec.norm_eps))
+            key.copy_(ops.rms_norm(key, weights.key_norm, eps=spec.norm_eps))
+        if layer.table is None:
+            ops.kv_write(key, value, pages, batch.slots)
+        else:
+            ops.rope_kv_write(heads, layer.table, batch.positions, pages, batch.slots)
+        return ops.paged_attention(query, pages, batch, layer.form)
+
+
+class _Layer:
+    """One layer's weights, form of attention and rotary table."""
+
+    def __init__(self, spec: DecoderSpec, layer: LayerSpec, weights: LayerWeights, table: torch.Tensor | None) -> None:
+        self.weights = weights
+        self.form = AttentionForm(spec.attention_scale, layer.window, spec.attention_soft_cap)
+        self.table = table  # None: the layer knows no positions
+
+
+def _table(
+    tables: list[tuple[RopeSpec, torch.Tensor]],
+    layer: LayerSpec,
+    head_dim: int,
+    max_positions: int,
+    device: torch.device,
+) -> torch.Tensor | None:
+    """Return the layer's rotary table, made once for all layers that turn alike."""
+    if layer.rope is None:
+        return None
+    for rope, table in tables:
+        if rope == layer.rope:
+            return table
+    made = rope_table(layer.rope, head_dim=head_dim, max_positions=max_positions).to(device)
+    tables.append((layer.rope, made))
+    return made
+
+
+def _capped(logits: torch.Tensor, cap: float) -> torch.Tensor:
+    return logits.float().div_(cap).tanh_().mul_(cap)

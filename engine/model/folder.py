@@ -18,7 +18,7 @@ from typing import Any
 from engine.config import EngineConfig
 from engine.errors import ConfigError, EngineError, ModelError
 from engine.model import fetch
-from engine.model.spec import DecoderSpec
+from engine.model.families import read_spec
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,7 +63,7 @@ def resolve_model(config: EngineConfig) -> ModelFolder:
 def read_folder(path: Path, *, name: str, max_context: int = 0) -> ModelFolder:
     """Read a safetensors folder. `max_context` tokens lowers the model's own limit; 0 keeps it."""
     model = _json(path / "config.json")
-    spec = DecoderSpec.from_config(model)
+    spec = read_spec(model)
     if max_context > spec.max_positions:
         raise ConfigError(f"ENGINE_MAX_CONTEXT={max_context}: the model takes at most {spec.max_positions} tokens")
     tokenizer_json = _required(path / "tokenizer.json", "save the tokenizer there with AutoTokenizer.save_pretrained")

@@ -4,16 +4,41 @@ import math
 from collections.abc import Callable
 
 import torch
+import torch.nn.functional as F  # noqa: N812
 
 from engine.model.spec import RopeSpec
 
 
 def rope_table(rope: RopeSpec, *, head_dim: int, max_positions: int) -> torch.Tensor:
-    """Return `[max_positions, head_dim]` float32: `head_dim / 2` cosines, then as many sines."""
-    exponent = torch.arange(0, head_dim, 2, dtype=torch.float32) / head_dim
-    frequencies, factor = _KINDS[rope.kind](rope, 1.0 / rope.theta**exponent)
+    """Return `[max_positions, head_dim]` float32: `head_dim / 2` cosines, then as many sines.
+
+    Elements that do not turn have the angle zero; `rotary_order` says where a head must have them.
+    """
+    exponent = torch.arange(0, rope.dim, 2, dtype=torch.float32) / rope.dim
+    frequencies, factor = _frequencies(rope, 1.0 / rope.theta**exponent, max_positions)
     angles = torch.arange(max_positions, dtype=torch.float32)[:, None] * frequencies
-    return torch.cat((angles.cos(), angles.sin()), -1) * factor
+    still = (head_dim - rope.dim) // 2
+    cosines = F.pad(angles.cos() * factor, (0, still), value=1.0)
+    return torch.cat((cosines, F.pad(angles.sin() * factor, (0, still))), -1)
+
+
+def rotary_order(rope: RopeSpec, head_dim: int) -> torch.Tensor:
+    """Return in which order a head's elements `[head_dim]` must lie for the ops, which turn one half against the other.
+
+    Where only the leading part turns, the rest is dealt out behind both of its halves. Queries and keys in the same
+    order have the same scores.
+    """
+    half, elements = rope.dim // 2, torch.arange(head_dim)
+    turning, still = elements[: rope.dim], elements[rope.dim :]
+    rest = still.shape[0] // 2
+    return torch.cat((turning[:half], still[:rest], turning[half:], still[rest:]))
+
+
+def _frequencies(rope: RopeSpec, plain: torch.Tensor, max_positions: int) -> tuple[torch.Tensor, float]:
+    """Return the turns of one position, `[rope.dim / 2]`, and what cosines and sines are multiplied by."""
+    if rope.kind == "longrope":
+        return _longrope(rope, plain, max_positions)
+    return _KINDS[rope.kind](rope, plain)
 
 
 def _default(rope: RopeSpec, frequencies: torch.Tensor) -> tuple[torch.Tensor, float]:
@@ -60,6 +85,20 @@ def _yarn_attention_factor(rope: RopeSpec) -> float:
     if parameters.get("mscale") and parameters.get("mscale_all_dim"):
         return magnitude(parameters["mscale"]) / magnitude(parameters["mscale_all_dim"])
     return magnitude(1.0)
+
+
+def _longrope(rope: RopeSpec, frequencies: torch.Tensor, max_positions: int) -> tuple[torch.Tensor, float]:
+    """Divide by one factor an element: the long ones where longer contexts than the trained are served, or the short.
+
+    One set for all requests, whatever their lengths, since they share their KV. Source: LongRoPE, arXiv 2402.13753.
+    """
+    parameters = rope.parameters
+    trained, factor = parameters["original_max_position_embeddings"], parameters["factor"]
+    divisors = parameters["long_factor" if max_positions > trained else "short_factor"]
+    scale = parameters.get("attention_factor")
+    if scale is None:
+        scale = math.sqrt(1 + math.log(factor) / math.log(trained)) if factor > 1 else 1.0
+    return frequencies / torch.tensor(divisors, dtype=torch.float32), float(scale)
 
 
 _KINDS: dict[str, Callable[[RopeSpec, torch.Tensor], tuple[torch.Tensor, float]]] = {

@@ -12,6 +12,7 @@ import torch
 from engine.config import EngineConfig
 from engine.errors import ConfigError, CoreError
 from engine.model.decoder import Decoder
+from engine.model.families import read_spec
 from engine.model.folder import ModelFolder
 from engine.model.loader import load_weights
 from engine.model.logprobs import Asking, asking, read, with_logprobs
@@ -49,7 +50,7 @@ class ModelRunner:
         torch.set_num_threads(config.threads or len(os.sched_getaffinity(0)))
         device, dtype = _device(config), _dtype(config)
         self._ops = _backend(config, device, dtype)
-        spec = DecoderSpec.from_config(folder.config)
+        spec = read_spec(folder.config)
         self._shape, page_shape = _cache_shape(config, folder, spec, dtype)
         self._poison = config.poison
         with torch.inference_mode():

@@ -35,6 +35,18 @@ _LLAMA3 = {
 }
 _YARN = {"rope_type": "yarn", "rope_theta": 10000.0, "factor": 4.0, "original_max_position_embeddings": 128}
 
+
+def _longrope(count: int) -> dict[str, Any]:
+    """Return a stretched rope, as of Phi-3 long, for heads of which twice `count` elements turn."""
+    long_factor = [1.5 + index for index in range(count)]
+    return {
+        "rope_type": "longrope",
+        "rope_theta": 10000.0,
+        "long_factor": long_factor,
+        "short_factor": [1.0 + index / 4 for index in range(count)],
+    }
+
+
 FAMILIES: dict[str, dict[str, Any]] = {
     "llama": {"model_type": "llama"},
     "llama-tied": {"model_type": "llama", "tie_word_embeddings": True},
@@ -49,6 +61,39 @@ FAMILIES: dict[str, dict[str, Any]] = {
     "mistral": {"model_type": "mistral", "sliding_window": None},
     "qwen2": {"model_type": "qwen2"},
     "qwen3": {"model_type": "qwen3"},
+    "mistral-window": {"model_type": "mistral", "sliding_window": 40},
+    "qwen2-window": {"model_type": "qwen2", "use_sliding_window": True, "sliding_window": 33, "max_window_layers": 1},
+    "qwen3-window": {"model_type": "qwen3", "use_sliding_window": True, "sliding_window": 16, "max_window_layers": 0},
+    "smollm3": {"model_type": "smollm3", "no_rope_layer_interval": 2},
+    "smollm3-window": {
+        "model_type": "smollm3",
+        "no_rope_layer_interval": 2,
+        "use_sliding_window": True,
+        "sliding_window": 50,
+        "tie_word_embeddings": True,
+    },
+    "phi3": {"model_type": "phi3", "sliding_window": 47},
+    "phi3-longrope": {"model_type": "phi3", "rope_parameters": _longrope(8), "original_max_position_embeddings": 64},
+    "phi3-partial": {
+        "model_type": "phi3",
+        "rope_parameters": {**_longrope(6), "partial_rotary_factor": 0.75},
+        "original_max_position_embeddings": 64,
+        "tie_word_embeddings": True,
+    },
+    "gemma": {"model_type": "gemma", "tie_word_embeddings": True},
+    "gemma2": {"model_type": "gemma2", "tie_word_embeddings": True, "sliding_window": 32, "query_pre_attn_scalar": 24},
+    "gemma3": {
+        "model_type": "gemma3_text",
+        "tie_word_embeddings": True,
+        "num_hidden_layers": 3,
+        "sliding_window": 32,
+        "sliding_window_pattern": 2,
+        "query_pre_attn_scalar": 24,
+        "rope_parameters": {
+            "full_attention": {"rope_type": "linear", "factor": 8.0, "rope_theta": 1e6},
+            "sliding_attention": {"rope_type": "default", "rope_theta": 1e4},
+        },
+    },
 }
 
 
