@@ -8,6 +8,7 @@ all outputs ended -> meter.finish -> (journal has it on disk) -> post Finished
 
 import asyncio
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import partial
 
@@ -35,6 +36,7 @@ from engine.protocol import pb
 from engine.request import FinishReason, RefusalCode
 
 MAX_OUTPUTS = 16384  # outputs of all requests that this worker holds, queued ones included
+MAX_TENANT_OUTPUTS = MAX_OUTPUTS // 2  # of them, those of one tenant: whatever its policy says, others get in
 
 REFUSAL = {
     RefusalCode.INVALID: pb.REFUSAL_CODE_INVALID,
@@ -59,7 +61,7 @@ class Dispatcher:
         self._live: dict[int, LiveRequest] = {}
         self._request_ids: set[str] = set()  # of requests in the meter's table
         self._next_handle = 1
-        self._num_outputs = 0  # of the live requests
+        self._num_outputs: Counter[str] = Counter()  # of the live requests, by tenant
         self._folder: ModelFolder | None = None
         self._tokenizer: Tokenizer | None = None
         self.unavailable = "the engine core is starting"  # why submits are refused; empty: they are taken
@@ -140,9 +142,12 @@ class Dispatcher:
             check_submit(submit, self._folder.vocab_size)
         except InvalidSubmitError as error:
             return _refused(RefusalCode.INVALID, str(error), error.field)
-        if self._num_outputs + num_generated(submit) > MAX_OUTPUTS:
-            message = f"this worker holds {self._num_outputs} outputs of at most {MAX_OUTPUTS}: try again soon"
+        num_asked = num_generated(submit)
+        if self._num_outputs[submit.tenant] + num_asked > MAX_TENANT_OUTPUTS:
+            message = f"the tenant's requests on this worker may have {MAX_TENANT_OUTPUTS} outputs: try again soon"
             return _refused(RefusalCode.QUEUE_FULL, message)
+        if self._num_outputs.total() + num_asked > MAX_OUTPUTS:
+            return _refused(RefusalCode.UNAVAILABLE, "this worker holds as many outputs as it can: try again soon")
         if submit.request_id in self._request_ids:
             return _refused(RefusalCode.INVALID, "request_id is that of a running request: use a new one", "request_id")
         return None
@@ -167,7 +172,7 @@ class Dispatcher:
             prompt_tokens=len(submit.token_ids),
         )
         self._next_handle += 1
-        self._num_outputs += request.outputs.num_outputs
+        self._num_outputs[submit.tenant] += request.outputs.num_outputs
         self._live[request.handle] = request
         self._request_ids.add(submit.request_id)
         self.idle.clear()
@@ -237,7 +242,10 @@ class Dispatcher:
 
     def _leave(self, request: LiveRequest) -> None:
         del self._live[request.handle]
-        self._num_outputs -= request.outputs.num_outputs
+        tenant = request.metered.identity.tenant
+        self._num_outputs[tenant] -= request.outputs.num_outputs
+        if not self._num_outputs[tenant]:
+            del self._num_outputs[tenant]
 
     def _forget(self, request: LiveRequest) -> None:
         self._request_ids.discard(request.metered.identity.request_id)

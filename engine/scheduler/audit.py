@@ -31,6 +31,9 @@ def audit(roster: "Roster") -> None:
     live = sum(tenant.num_live for tenant in tenants)
     if live != len(roster.sequences) or sum(tenant.num_held for tenant in tenants) != len(roster.held):
         raise InvariantError("a tenant's number of live requests is wrong")
+    in_line = [one for one in roster.sequences.values() if one.state in (State.WAITING, State.PARKED)]
+    if sum(tenant.num_ahead for tenant in tenants) != sum(one.num_asked - 1 for one in in_line):
+        raise InvariantError("a tenant's number of outputs to come is wrong")
     if {tenant.name for tenant in tenants if tenant.num_waiting} != set(roster.waiting):
         raise InvariantError("the list of waiting tenants is wrong")
     for group in roster.searches.values():

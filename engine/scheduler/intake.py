@@ -127,9 +127,12 @@ class Intake:
         assert tenant.policy is not None, "checked by the caller"
         sequence.rank = class_rank(sequence.request.priority, tenant.policy.priority)
         if not sequence.admitted:
-            num_taken = tenant.num_live - tenant.num_held
-            num_asked = max(sequence.request.n, sequence.num_places)
-            if num_taken + num_asked > tenant.policy.max_running + tenant.policy.max_queued:
+            num_taken, num_asked = tenant.num_live - tenant.num_held + tenant.num_ahead, sequence.num_asked
+            most = tenant.policy.max_running + tenant.policy.max_queued
+            if num_asked > most > 0:
+                self._roster.refuse(sequence, _too_many(sequence, tenant.policy), now)
+                return
+            if num_taken + num_asked > most:
                 self._roster.refuse(sequence, _queue_full(num_taken, tenant.policy), now)
                 return
             granted = size(sequence.request, tenant.policy, self._limits)
@@ -183,11 +186,20 @@ class Intake:
         self._roster.report(RequestOutput(sequence=sequence, refusal=refusal))
 
 
+def _too_many(sequence: SequenceState, policy: TenantPolicy) -> Refusal:
+    field, ways = ("n", "n or best_of") if sequence.beams is None else ("beam_width", "beam_width")
+    message = (
+        f"The request comes to {sequence.num_asked} outputs, and the tenant's max_running {policy.max_running} and"
+        f" max_queued {policy.max_queued} on this worker never allow so many. Lower {ways} or ask for higher limits."
+    )
+    return Refusal(RefusalCode.INVALID, message, field)
+
+
 def _queue_full(num_live: int, policy: TenantPolicy | None) -> Refusal:
     limit = (
         f"max_running {policy.max_running} and max_queued {policy.max_queued} allow no more"
         if policy is not None
         else "no more are held until the tenant's policy arrives"
     )
-    message = f"The tenant has {num_live} requests running or waiting, and {limit}. Try again when some have ended."
+    message = f"The tenant has {num_live} outputs running or waiting, and {limit}. Try again when some have ended."
     return Refusal(RefusalCode.QUEUE_FULL, message)

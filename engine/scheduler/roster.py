@@ -87,6 +87,7 @@ class Roster:
         self._leave(sequence)
         sequence.state = State.WAITING
         sequence.tenant.lines[sequence.rank].add(sequence)
+        sequence.tenant.num_ahead += sequence.num_asked - 1
         self.waiting[sequence.tenant.name] = sequence.tenant
         self.timers.set(sequence, sequence.request.deadline)
 
@@ -96,6 +97,7 @@ class Roster:
         sequence.state = State.PARKED
         sequence.refusal = refusal
         sequence.tenant.parked[sequence.number] = sequence
+        sequence.tenant.num_ahead += sequence.num_asked - 1
         self._limit(sequence, until)
 
     def start(self, sequence: SequenceState, table: BlockTable, now: float) -> None:
@@ -259,6 +261,7 @@ class Roster:
         tenant = sequence.tenant
         if sequence.state is State.WAITING:
             tenant.lines[sequence.rank].remove(sequence)
+            tenant.num_ahead -= sequence.num_asked - 1
             if tenant.num_waiting == 0:
                 del self.waiting[tenant.name]
         elif sequence.state is State.HELD:
@@ -266,6 +269,7 @@ class Roster:
             tenant.num_held -= 1
         elif sequence.state is State.PARKED:
             del tenant.parked[sequence.number]
+            tenant.num_ahead -= sequence.num_asked - 1
             sequence.refusal = None
 
     def _stop(self, sequence: SequenceState, now: float) -> None:

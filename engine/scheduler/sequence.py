@@ -120,6 +120,11 @@ class SequenceState:
         """Running sequences that it will come to: all beams of a search that has not begun."""
         return 1 if self.beams is None else 1 + self.beams.num_to_come
 
+    @property
+    def num_asked(self) -> int:
+        """How many it counts for in the tenant's queue: its outputs or beams until they are sequences of their own."""
+        return 1 if self.admitted else max(self.request.n, self.num_places)
+
     def held(self, now: float) -> float:
         """Return the block·seconds held so far; those of a search are its group's to count."""
         if self.table is None or (self.beams is not None and self.beams.search is not None):

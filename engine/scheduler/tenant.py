@@ -63,6 +63,7 @@ class Tenant:
         "lengths",
         "lines",
         "name",
+        "num_ahead",
         "num_held",
         "num_live",
         "output_cost",
@@ -88,6 +89,7 @@ class Tenant:
         self.parked: dict[int, SequenceState] = {}
         self.num_live = 0  # all its sequences, held ones too
         self.num_held = 0
+        self.num_ahead = 0  # further outputs and beams of those in its lines and parked that have never run
         self.output_tokens = 0
 
     def adopt(self, policy: TenantPolicy | None, account: Account | None) -> None:

@@ -14,7 +14,7 @@ from tokenizers import Tokenizer
 from engine import ipc
 from engine.errors import ProtocolError
 from engine.front.connection import OUTBOX_BYTES, Connection, Whole
-from engine.front.dispatch import MAX_OUTPUTS, Dispatcher
+from engine.front.dispatch import MAX_OUTPUTS, MAX_TENANT_OUTPUTS, Dispatcher
 from engine.front.journal import Journal
 from engine.front.meter import Meter
 from engine.front.table import CounterTable
@@ -576,22 +576,34 @@ def test_output_that_nobody_asked_for_is_the_cores_fault(front: Front, run: Run)
 
 
 def test_outputs_of_all_requests_are_bounded(front: Front, run: Run) -> None:
-    """The worker holds a number of outputs, however they are spread over requests, and has room again as they end."""
+    """One tenant holds a number of outputs, however they are spread over requests; all tenants together hold more.
+
+    A refusal says nothing of others' requests. There is room again as requests end.
+    """
+
+    async def refusal(tenant: str) -> pb.Refused:
+        late = Client(front)
+        submit = pb.Submit(stream=1, request_id=late.request_id, tenant=tenant, namespace=bytes(32), token_ids=[5])
+        front.dispatcher.submit(late.connection, submit)
+        await late.end()
+        return late.events[0].refused
 
     async def story() -> None:
+        share = MAX_TENANT_OUTPUTS // 128
         clients = [Client(front) for _ in range(MAX_OUTPUTS // 128)]
-        for client in clients:
+        for client in clients[:share]:
             client.submit(n=128)
-        late = Client(front)
-        submit = pb.Submit(stream=1, request_id=late.request_id, tenant="minnow", namespace=bytes(32), token_ids=[5])
-        front.dispatcher.submit(late.connection, submit)
+        assert (await refusal("minnow")).code == pb.REFUSAL_CODE_QUEUE_FULL
+        for client in clients[share:]:
+            client.submit(n=128, tenant="whale")
+        full = await refusal("carp")
+        assert full.code == pb.REFUSAL_CODE_UNAVAILABLE
+        assert not any(character.isdigit() for character in full.message)
         await clients[0].leave()
         again = Client(front)
         again.submit(n=128)
         for client in (*clients[1:], again):
             await client.leave()
-        await late.end()
-        assert late.events[0].refused.code == pb.REFUSAL_CODE_QUEUE_FULL
         front.sent.clear()
 
     run(story())

@@ -121,14 +121,33 @@ def test_an_output_that_ends_early_leaves_the_others_alone() -> None:
 
 
 def test_outputs_count_as_requests_in_the_queue() -> None:
-    """Eight outputs do not fit where seven requests may run and wait; n outside its range is named."""
+    """Eight outputs never fit where seven requests may run and wait, so that no later try helps: n is named."""
     world = World()
     world.policy("minnow", max_running=4, max_queued=3)
     crowd, none, fits = (world.submit("minnow", 4, 2, n=n) for n in (8, 0, 7))
     world.run()
-    assert world.refused[crowd].code is RefusalCode.QUEUE_FULL
-    assert world.refused[none].field == "n"
+    for request in (crowd, none):
+        assert (world.refused[request].code, world.refused[request].field) == (RefusalCode.INVALID, "n")
     assert (fits, 6) in world.finished
+
+
+def test_outputs_count_in_the_queue_before_they_fork() -> None:
+    """A crowd of requests that wait with many outputs each is turned away by all that it comes to."""
+    world = World()
+    world.policy("minnow", max_running=1, max_queued=9)
+    first = world.submit("minnow", 4, 30)
+    world.step()
+    crowd = [world.submit("minnow", 4, 2, n=4) for _ in range(4)]
+    assert world.scheduler.roster.tenant(TenantId("minnow")).num_live == 3
+    world.cancel(crowd[0])
+    late = world.submit("minnow", 4, 2, n=5)
+    world.run()
+    assert {request: world.refused[request].code for request in world.refused} == dict.fromkeys(
+        crowd[2:], RefusalCode.QUEUE_FULL
+    )
+    for request in (first, crowd[1], late):
+        assert world.finished[request] is FinishReason.LENGTH
+    assert world.scheduler.roster.tenant(TenantId("minnow")).num_ahead == 0
 
 
 def outputs_of(world: World, request: SequenceId, n: int) -> list[Output]:
