@@ -8,6 +8,7 @@ Nothing here holds up a policy: for a worker that does not describe itself, or a
 """
 
 import asyncio
+import contextlib
 import time
 from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -183,15 +184,17 @@ class Sharing:
 
     async def run(self) -> None:
         """Tokenise what is registered, until cancelled."""
+        repeat_at = time.monotonic() + REPEAT_SECONDS
         while True:
-            try:
-                async with asyncio.timeout(REPEAT_SECONDS):
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(repeat_at - time.monotonic()):
                     await self._wake.wait()
-            except TimeoutError:
-                for worker_id, readings in self._told.items():
-                    self._readings(worker_id, readings)
             self._wake.clear()
             await self._catch_up()
+            if time.monotonic() >= repeat_at:  # by the clock: each look at the truth wakes this, quiet or not
+                repeat_at = time.monotonic() + REPEAT_SECONDS
+                for worker_id, readings in self._told.items():
+                    self._readings(worker_id, readings)
 
     async def _catch_up(self) -> None:
         done: set[str] = set()

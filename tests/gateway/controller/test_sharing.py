@@ -10,6 +10,8 @@ import redis
 from django.conf import settings
 
 from engine.protocol import engine_pb2 as pb
+from gateway.controller import sharing
+from gateway.controller.leadership import POLL_SECONDS
 from tenants.contracts import PREFIXES_KEY, PrefixReading, SharedPrefixView, ShareGroupView
 from tenants.services.policy import set_policy
 from tenants.services.prefixes import register_prefix, remove_prefix
@@ -93,6 +95,25 @@ def test_a_group_is_pushed_with_its_namespace_and_its_prefixes_in_tokens(
             num_tokens = len(worker.groups["house"].prefixes[0].token_ids)
             assert (reading.num_tokens, reading.shared_tokens) == (num_tokens, num_tokens // 16 * 16)
             assert (reading.model, reading.problem) == ("tiny", "")
+
+    asyncio.run(story())
+
+
+def test_readings_that_were_forgotten_are_told_again(
+    group: ShareGroupView, sockets: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Redis keeps readings for a while only: they come again, however often the truth is looked at meanwhile."""
+    monkeypatch.setattr(sharing, "REPEAT_SECONDS", 1.5 * POLL_SECONDS)
+
+    async def story() -> None:
+        async with scripted_worker("repeated", sockets) as worker, controller():
+            describe(worker)
+            await join(worker)
+            prefix = await in_thread(register)
+            await until(lambda: prefix.id in readings("repeated"))
+            with redis.Redis.from_url(settings.REDIS_URL) as client:
+                client.delete(PREFIXES_KEY.format(worker_id="repeated"))
+            await until(lambda: prefix.id in readings("repeated"))
 
     asyncio.run(story())
 
