@@ -96,8 +96,9 @@ def acks(request: HttpRequest, operator: User, name: str, version: int) -> HttpR
 def remove(request: HttpRequest, operator: User, group: ShareGroupView) -> HttpResponse:
     """Ask whether to remove the group; on POST remove it, if it is still the one that was asked about."""
     if request.method != "POST":
-        asks = "keep" not in request.GET
-        return render(request, "share_groups/end.html", {"group": group, "members": members(group), "asks": asks})
+        is_kept = "keep" in request.GET
+        shown = {"group": group, "members": members(group), "asks": not is_kept, "is_kept": is_kept}
+        return render(request, "share_groups/end.html", shown)
     seen = (request.POST.get("version", ""), request.POST.get("members", ""))
     if seen != (str(group.version), ",".join(group.tenants)):
         return _asked_again(request, group.name)

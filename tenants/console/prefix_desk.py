@@ -50,7 +50,7 @@ class Shared:
 class Row:
     """One prefix on the page."""
 
-    prefix: SharedPrefixView
+    prefix: SharedPrefixView  # without its contents, unless they were asked for
     shared: tuple[Shared, ...]
     url: str
     registrant: TenantView | None  # the tenant that registered it, where the reader may know which
@@ -61,12 +61,6 @@ class Row:
     def is_pending(self) -> bool:
         """Whether some model has yet to say what it is to it."""
         return any(one.reading is None for one in self.shared)
-
-    @property
-    def what(self) -> str:
-        """What was registered."""
-        count = len(self.prefix.messages)
-        return "raw text" if not count else "chat, 1 message" if count == 1 else f"chat, {count} messages"
 
 
 def rows(desk: Desk) -> list[Row]:
@@ -86,7 +80,8 @@ def one(request: HttpRequest, desk: Desk, prefix_id: str) -> HttpResponse:
     """Return one prefix: with `?text` its contents too, with `?remove` the question whether to remove it."""
     row = _one(desk, prefix_id)
     asks = "remove" in request.GET and row.may_remove
-    shown = {"desk": desk, "row": row, "asks": asks, "is_open": "text" in request.GET and not asks}
+    contents = selectors.shared_prefix(prefix_id) if "text" in request.GET and not asks else None
+    shown = {"desk": desk, "row": row, "asks": asks, "contents": contents, "is_kept": "kept" in request.GET}
     return render(request, "prefixes/row.html", shown)
 
 
@@ -139,8 +134,10 @@ def remove(request: HttpRequest, desk: Desk, prefix_id: str) -> HttpResponse:
     return render(request, "prefixes/removed.html", shown)
 
 
-def _prefixes(desk: Desk) -> list[SharedPrefixView]:
-    return selectors.shared_prefixes(desk.group)
+def _prefixes(desk: Desk) -> tuple[SharedPrefixView, ...]:
+    """Return the group's prefixes by name, without their contents: those may be 16 MiB, and a page polls."""
+    groups = selectors.share_group_policies(contents=False)
+    return next((group.prefixes for group in groups if group.name == desk.group), ())
 
 
 def _one(desk: Desk, prefix_id: str) -> Row:
