@@ -47,6 +47,11 @@ class Account:
         return max(0, self.blocks - self.cached - self.soft)
 
     @property
+    def overdrawn(self) -> int:
+        """Blocks that its sequences use or are promised above the guarantee: what preempting all can give back."""
+        return max(0, self.blocks - self.cached + self.reserved - self.soft)
+
+    @property
     def overage(self) -> int:
         """Blocks that are borrowed: held above the guarantee."""
         return max(0, self.blocks - self.soft)

@@ -15,7 +15,6 @@ needs is kept from the borrowers after it, or small requests could fill every ga
 from collections.abc import Iterable
 from enum import Enum
 
-from engine.memory.accounts import Account
 from engine.memory.manager import KVMemory
 from engine.request import FinishReason, RefusalCode
 from engine.scheduler.fairness import AGEING_SECONDS
@@ -166,7 +165,8 @@ class Admission:
                 self._claimed_rows = count
             return False
         while self._rows_short(count) > 0:
-            victim = pool_victim(self._roster.busy.values())
+            others = self._others(sequence.tenant)
+            victim = pool_victim(others) or pool_victim(others, protected=True)
             if victim is None:
                 self._claimed_rows = max(self._claimed_rows, count)
                 return False
@@ -217,9 +217,9 @@ class Admission:
         if missing <= 0:
             return True
         for protected in (False, True):
-            if self._takeable(offer.account, protected=protected) >= missing:
+            if self._takeable(sequence.tenant, protected=protected) >= missing:
                 while missing > 0:
-                    victim = pool_victim(self._roster.busy.values(), protected=protected)
+                    victim = pool_victim(self._others(sequence.tenant), protected=protected)
                     if victim is None:
                         return False
                     evict(self._roster, victim, self._plan_number, now)
@@ -229,14 +229,13 @@ class Admission:
                 return True
         return False
 
-    def _takeable(self, besides: Account, *, protected: bool) -> int:
+    def _takeable(self, besides: Tenant, *, protected: bool) -> int:
         """Return the blocks that preempting borrowers could make available, each down to its guarantee."""
-        total = 0
-        for tenant in self._roster.busy.values():
-            account = tenant.account
-            if account is not None and account is not besides and account.borrowed:
-                total += freed_until_soft(tenant, self._memory.pool, protected=protected)
-        return total
+        pool = self._memory.pool
+        return sum(freed_until_soft(tenant, pool, protected=protected) for tenant in self._others(besides))
+
+    def _others(self, besides: Tenant) -> list[Tenant]:
+        return [tenant for tenant in self._roster.busy.values() if tenant is not besides]
 
     def _start(self, sequence: SequenceState, offer: Offer, now: float) -> None:
         """Start a sequence on what it shares and what was found for the rest."""

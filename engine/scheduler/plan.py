@@ -212,7 +212,8 @@ class Scheduler:
         busy = self.roster.busy.values()
         victim = pool_victim(busy)
         if victim is None and account.blocks < account.soft:
-            victim = pool_victim(busy, protected=True)
+            others = [tenant for tenant in busy if tenant is not sequence.tenant]
+            victim = pool_victim(others, protected=True)
         return victim or newest(own) or sequence
 
     def _chunk_tokens(self, prefills: Prefills) -> int:

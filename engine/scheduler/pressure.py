@@ -2,8 +2,8 @@
 
 For the pool: only tenants whose sequences use more than their soft limit, the largest borrower first, in each the
 newest sequence first. A sequence that runs on reserved blocks is left alone; only a need within a guarantee takes it,
-and only when nothing else is left. The beams of a search run so from the start, and they leave together. (Cached
-blocks, which nobody uses, have gone before: engine/memory.)
+and only when nothing else is left; then what it is promised counts as if it were in use. The beams of a search run so
+from the start, and they leave together. (Cached blocks, which nobody uses, have gone before: engine/memory.)
 For a tenant's own ceiling: its own newest sequence.
 """
 
@@ -33,9 +33,11 @@ def pool_victim(tenants: Iterable[Tenant], *, protected: bool = False) -> Sequen
     best: SequenceState | None = None
     most = 0
     for tenant in tenants:
-        borrowed = tenant.account.borrowed if tenant.account is not None else 0
+        borrowed = _above_guarantee(tenant, protected=protected)
         if borrowed > most:
-            candidate = newest(tenant.running, protected=protected)
+            is_in_use = tenant.account is not None and tenant.account.borrowed
+            own = tenant.running if is_in_use else [one for one in tenant.running if _promised(one)]
+            candidate = newest(own, protected=protected)
             if candidate is not None:
                 best, most = candidate, borrowed
     return best
@@ -43,20 +45,33 @@ def pool_victim(tenants: Iterable[Tenant], *, protected: bool = False) -> Sequen
 
 def freed_until_soft(tenant: Tenant, pool: BlockPool, *, protected: bool) -> int:
     """Return the blocks to be had when the tenant's newest sequences are preempted until it is within its guarantee."""
-    assert tenant.account is not None, "checked by the caller"
-    borrowed, promised, freed = tenant.account.borrowed, 0, 0
+    borrowed = tenant.account.borrowed if tenant.account is not None else 0
+    goal, promised, freed = _above_guarantee(tenant, protected=protected), 0, 0
     holders: dict[BlockId, int] = {}  # of the preempted ones: a block is free when they are all of its users
     for sequence in sorted(tenant.running, key=lambda one: -one.number):
         table = sequence.table
-        if freed >= borrowed:
+        if promised + freed >= goal:
             break
         if table is None or (is_protected(sequence) and not protected):
+            continue
+        if freed >= borrowed and not table.reserved:
             continue
         promised += table.reserved
         for block in table.blocks[table.num_head :]:
             holders[block] = count = holders.get(block, 0) + 1
             freed += count == pool.users(block)
     return promised + min(freed, borrowed)
+
+
+def _above_guarantee(tenant: Tenant, *, protected: bool) -> int:
+    """Return the blocks above its guarantee that a tenant's sequences use; of protected ones, what is promised too."""
+    if tenant.account is None:
+        return 0
+    return tenant.account.overdrawn if protected else tenant.account.borrowed
+
+
+def _promised(sequence: SequenceState) -> int:
+    return 0 if sequence.table is None else sequence.table.reserved
 
 
 def growth_ahead(sequences: Iterable[SequenceState], block_size: int) -> int:

@@ -234,6 +234,60 @@ def test_a_guarantee_takes_the_whole_search() -> None:
     world.assert_empty()
 
 
+@pytest.mark.parametrize("soft", [5, 10, 20, 30])
+def test_a_guarantee_takes_what_a_search_is_promised(soft: int) -> None:
+    """A search that uses less than its tenant's guarantee, and is promised more than that, gives way at once."""
+    world = World(block_size=4, num_blocks=64, budget=256)
+    world.policy("whale", soft=soft)
+    world.policy("minnow", soft=30)
+    search = world.submit("whale", 8, 60, beams=BeamParams(width=3))
+    for _ in range(3):
+        world.step()
+    account = world.scheduler.memory.accounts.get(TenantId("whale"))
+    assert account is not None
+    assert account.used <= soft < account.reserved
+    minnow = world.submit("minnow", 100, 1)
+    world.step()
+    assert world.finished[minnow] is FinishReason.LENGTH
+    world.run()
+    assert_found(world, search)
+
+
+def test_what_a_search_is_promised_costs_no_neighbour_within_the_guarantee() -> None:
+    """The tenant's other sequences, which use less than its guarantee, go on when its search gives way."""
+    world = World(block_size=4, num_blocks=64, budget=256)
+    world.policy("whale", soft=20)
+    world.policy("minnow", soft=30)
+    search = world.submit("whale", 8, 60, beams=BeamParams(width=3))
+    world.step()
+    mate = world.submit("whale", 8, 24)
+    for _ in range(3):
+        world.step()
+    minnow = world.submit("minnow", 100, 1)
+    world.step()
+    assert world.finished[minnow] is FinishReason.LENGTH
+    assert world.running() == [mate]
+    world.run()
+    assert_found(world, search)
+    world.assert_exact(mate)
+
+
+def test_a_guarantee_takes_the_rows_of_a_search() -> None:
+    """With every row taken by borrowers' beams, a tenant within its guarantee runs in the next step."""
+    world = World(block_size=4, num_blocks=200, max_rows=8, budget=256)
+    world.policy("whale", blocks=200)
+    world.policy("minnow", soft=30)
+    searches = [world.submit("whale", 8, 40, beams=BeamParams(width=4)) for _ in range(2)]
+    for _ in range(3):
+        world.step()
+    assert len(world.running()) == 8
+    minnow = world.submit("minnow", 100, 1)
+    world.step()
+    assert world.finished[minnow] is FinishReason.LENGTH
+    world.run()
+    assert_found(world, *searches)
+
+
 def test_a_search_that_is_always_in_the_way_ends_with_what_it_has() -> None:
     """It needs more than guarantees leave it, and gives way each time they are claimed: not for ever."""
     world = World(block_size=4, num_blocks=32, max_rows=12, budget=64)
