@@ -21,6 +21,7 @@ class EngineConfig:
     dtype: str = "auto"  # ENGINE_DTYPE: auto, float32, bfloat16
     device: str = "auto"  # ENGINE_DEVICE: auto, cpu, cuda
     backend: str = "auto"  # ENGINE_BACKEND: auto, reference, cpu, triton
+    load_format: str = "auto"  # ENGINE_LOAD_FORMAT: auto, dummy (random weights, no file read: benchmarks of speed)
     kv_bytes: int = 1 << 30  # ENGINE_KV_BYTES: device pool, bytes
     block_size: int = 16  # ENGINE_BLOCK_SIZE: token slots of a block
     max_batched_tokens: int = 512  # ENGINE_MAX_BATCHED_TOKENS: tokens of one step
@@ -61,6 +62,7 @@ class EngineConfig:
             "dtype": ("auto", "float32", "bfloat16"),
             "device": ("auto", "cpu", "cuda"),
             "backend": ("auto", "reference", "cpu", "triton"),
+            "load_format": ("auto", "dummy"),
         }
         for name, allowed in choices.items():
             if getattr(self, name) not in allowed:

@@ -8,7 +8,7 @@ from engine.model.rope import rope_table
 from engine.model.spec import DecoderSpec, LayerSpec, RopeSpec
 from kernels.batch import AttentionBatch, AttentionForm
 from kernels.ops import Ops
-from kernels.pages import LayerPages, Pages
+from kernels.pages import LayerPages, Pages, PageShape
 
 
 class Decoder:
@@ -24,6 +24,16 @@ class Decoder:
         self._layers = tuple(
             _Layer(spec, layer, part, _table(tables, layer, spec.head_dim, max_positions, ops.device))
             for layer, part in zip(spec.layers, weights.layers, strict=True)
+        )
+
+    def page_shape(self, *, num_blocks: int, block_size: int) -> PageShape:
+        """Return the pages that the model's keys and values need."""
+        return PageShape(
+            num_layers=self._spec.num_layers,
+            num_blocks=num_blocks,
+            block_size=block_size,
+            num_kv_heads=self._spec.num_kv_heads,
+            head_dim=self._spec.head_dim,
         )
 
     def forward(

@@ -10,7 +10,7 @@ import hashlib
 import json
 import logging
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ from typing import Any
 from engine.config import EngineConfig
 from engine.errors import ConfigError, EngineError, ModelError
 from engine.model import fetch
-from engine.model.families import read_spec
+from engine.model.families import read_limits
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,28 +57,36 @@ def resolve_model(config: EngineConfig) -> ModelFolder:
         ConfigError: `max_context` is more than the model can do.
     """
     path, name = _locate(config.model)
-    return read_folder(path, name=config.model_name or name, max_context=config.max_context)
+    dummy = config.load_format == "dummy"
+    return read_folder(path, name=config.model_name or name, max_context=config.max_context, dummy=dummy)
 
 
-def read_folder(path: Path, *, name: str, max_context: int = 0) -> ModelFolder:
-    """Read a safetensors folder. `max_context` tokens lowers the model's own limit; 0 keeps it."""
+def read_folder(path: Path, *, name: str, max_context: int = 0, dummy: bool = False) -> ModelFolder:
+    """Read a safetensors folder.
+
+    Args:
+        path: the folder.
+        name: what clients call the model.
+        max_context: tokens that lower the model's own limit; 0 keeps it.
+        dummy: the weights will be drawn, so there need be no files of them.
+    """
     model = _json(path / "config.json")
-    spec = read_spec(model)
-    if max_context > spec.max_positions:
-        raise ConfigError(f"ENGINE_MAX_CONTEXT={max_context}: the model takes at most {spec.max_positions} tokens")
+    vocab_size, max_positions = read_limits(model)
+    if max_context > max_positions:
+        raise ConfigError(f"ENGINE_MAX_CONTEXT={max_context}: the model takes at most {max_positions} tokens")
     tokenizer_json = _required(path / "tokenizer.json", "save the tokenizer there with AutoTokenizer.save_pretrained")
     special_tokens = _special_tokens(path)
     return ModelFolder(
         path=path,
         name=name,
-        digest=_digest(path),
+        digest=_digest(path, () if dummy else _weight_files(path)),
         config=model,
         tokenizer_json=tokenizer_json,
         chat_template=_chat_template(path),
         special_tokens=special_tokens,
         eos_token_ids=_eos_token_ids(path, model, tokenizer_json, special_tokens),
-        vocab_size=spec.vocab_size,
-        max_context_tokens=max_context or spec.max_positions,
+        vocab_size=vocab_size,
+        max_context_tokens=max_context or max_positions,
     )
 
 
@@ -168,9 +176,9 @@ def _weight_files(path: Path) -> Iterator[Path]:
         yield path / name
 
 
-def _digest(path: Path) -> str:
+def _digest(path: Path, weights: Iterable[Path]) -> str:
     total = hashlib.sha256((path / "config.json").read_bytes())
-    for file in _weight_files(path):
+    for file in weights:
         total.update(_file_digest(file).encode())
     return total.hexdigest()
 

@@ -3,14 +3,12 @@
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import Any
 
 import torch
-from safetensors import SafetensorError, safe_open
 
-from engine.errors import ModelError
 from engine.model.folder import ModelFolder
 from engine.model.rope import rotary_order
+from engine.model.source import DummySource, FileSource, Source
 from engine.model.spec import DecoderSpec
 from kernels.ops import Linear, Ops
 
@@ -41,26 +39,36 @@ class DecoderWeights:
     head: Linear
 
 
-def load_weights(folder: ModelFolder, spec: DecoderSpec, ops: Ops) -> DecoderWeights:
-    """Read, fuse (QKV, gate with up) and pack all weights.
+def load_weights(folder: ModelFolder, spec: DecoderSpec, ops: Ops, *, dummy: bool = False) -> DecoderWeights:
+    """Read, fuse (QKV, gate with up) and pack all weights; `dummy`: draw them.
 
     Raises:
         ModelError: a tensor is missing, has another shape than config.json says, or would go unused.
     """
+    if dummy:
+        return _load(DummySource(ops), spec, ops)
     with ExitStack() as stack:
-        source = _Source(folder, stack, ops)
-        embedding = source.take("model.embed_tokens.weight", (spec.vocab_size, spec.hidden_size))
-        layers = tuple(_Layer(source, spec, ops, index).read() for index in range(spec.num_layers))
-        norm = source.norm("model.norm", spec.hidden_size, spec.norm_offset)
-        head = embedding if spec.tied_embeddings else source.take("lm_head.weight", tuple(embedding.shape))
+        source = FileSource(folder, stack, ops)
+        weights = _load(source, spec, ops)
         source.refuse_unused(ignored=("lm_head.weight",) if spec.tied_embeddings else ())
-        return DecoderWeights(embedding=embedding, layers=layers, norm=norm, head=ops.pack_linear(head))
+        return weights
+
+
+def _load(source: Source, spec: DecoderSpec, ops: Ops) -> DecoderWeights:
+    embedding = source.take("model.embed_tokens.weight", (spec.vocab_size, spec.hidden_size))
+    head = embedding if spec.tied_embeddings else source.take("lm_head.weight", tuple(embedding.shape))
+    return DecoderWeights(
+        embedding=embedding,
+        layers=tuple(_Layer(source, spec, ops, index).read() for index in range(spec.num_layers)),
+        norm=_norm(source, "model.norm", spec.hidden_size, spec.norm_offset),
+        head=ops.pack_linear(head),
+    )
 
 
 class _Layer:
     """Reads one decoder layer."""
 
-    def __init__(self, source: "_Source", spec: DecoderSpec, ops: Ops, index: int) -> None:
+    def __init__(self, source: Source, spec: DecoderSpec, ops: Ops, index: int) -> None:
         self._source = source
         self._spec = spec
         self._ops = ops
@@ -94,7 +102,8 @@ class _Layer:
         query, kv = spec.num_heads * spec.head_dim, spec.num_kv_heads * spec.head_dim
         names = ("qkv_proj",) if spec.fused_weights else ("q_proj", "k_proj", "v_proj")
         outs = (query + 2 * kv,) if spec.fused_weights else (query, kv, kv)
-        weight, bias = self._source.fused([f"{self._prefix}self_attn.{name}" for name in names], outs, spec.hidden_size)
+        full_names = [f"{self._prefix}self_attn.{name}" for name in names]
+        weight, bias = _fused(self._source, full_names, outs, spec.hidden_size)
         return self._ops.pack_linear(self._turned(weight), None if bias is None else self._turned(bias))
 
     def _turned(self, rows: torch.Tensor) -> torch.Tensor:
@@ -106,10 +115,10 @@ class _Layer:
         return torch.cat((turning, heads[-self._spec.num_kv_heads :])).view(rows.shape)
 
     def _linear(self, part: str, names: Sequence[str], outs: Sequence[int], width: int) -> Linear:
-        return self._ops.pack_linear(*self._source.fused([self._prefix + part + name for name in names], outs, width))
+        return self._ops.pack_linear(*_fused(self._source, [self._prefix + part + name for name in names], outs, width))
 
     def _norm(self, name: str, width: int) -> torch.Tensor:
-        return self._source.norm(self._prefix + name, width, self._spec.norm_offset)
+        return _norm(self._source, self._prefix + name, width, self._spec.norm_offset)
 
     def _head_norm(self, name: str) -> torch.Tensor | None:
         if not self._spec.qk_norm:
@@ -118,49 +127,21 @@ class _Layer:
         return weight if self._order is None else weight[self._order.to(weight.device)]
 
 
-class _Source:
-    """Open weight files; remembers what has been taken."""
+def _norm(source: Source, name: str, width: int, offset: float) -> torch.Tensor:
+    """Return a norm's weight, with what its stored form leaves out."""
+    weight = source.take(f"{name}.weight", (width,))
+    return (weight.float() + offset).to(weight.dtype) if offset else weight
 
-    def __init__(self, folder: ModelFolder, stack: ExitStack, ops: Ops) -> None:
-        self._ops = ops
-        self._path = folder.path
-        self._files: dict[str, Any] = {}
-        for path in folder.weight_files:
-            try:
-                file = stack.enter_context(safe_open(path, framework="pt"))
-            except SafetensorError as error:
-                raise ModelError(f"{path}: not a whole safetensors file: {error}") from error
-            self._files.update(dict.fromkeys(file.keys(), file))
-        self._unused = set(self._files)
 
-    def take(self, name: str, shape: tuple[int, ...]) -> torch.Tensor:
-        """Return a tensor in the ops' dtype on the ops' device."""
-        if name not in self._files:
-            raise ModelError(f"{self._path}: the weights have no {name}")
-        tensor: torch.Tensor = self._files[name].get_tensor(name)
-        if tuple(tensor.shape) != shape:
-            raise ModelError(f"{self._path}: {name} has shape {tuple(tensor.shape)}; config.json says {shape}")
-        self._unused.discard(name)
-        return tensor.to(self._ops.device, self._ops.dtype)
-
-    def norm(self, name: str, width: int, offset: float) -> torch.Tensor:
-        """Return a norm's weight, with what its stored form leaves out."""
-        weight = self.take(f"{name}.weight", (width,))
-        return (weight.float() + offset).to(weight.dtype) if offset else weight
-
-    def fused(self, names: Sequence[str], outs: Sequence[int], width: int) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """Return the weights stacked, and their biases (zeros for a part without one), or None if no part has one."""
-        weight = torch.cat([self.take(f"{name}.weight", (out, width)) for name, out in zip(names, outs, strict=True)])
-        if not any(f"{name}.bias" in self._files for name in names):
-            return weight, None
-        biases = [
-            self.take(f"{name}.bias", (out,)) if f"{name}.bias" in self._files else weight.new_zeros(out)
-            for name, out in zip(names, outs, strict=True)
-        ]
-        return weight, torch.cat(biases)
-
-    def refuse_unused(self, ignored: tuple[str, ...]) -> None:
-        """Raise when a tensor of the file has no place in the decoder: the output would be wrong without a word."""
-        left = sorted(name for name in self._unused - set(ignored) if not name.endswith("rotary_emb.inv_freq"))
-        if left:
-            raise ModelError(f"{self._path}: {len(left)} weights have no place in this decoder, such as {left[0]}")
+def _fused(
+    source: Source, names: Sequence[str], outs: Sequence[int], width: int
+) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """Return the weights stacked, and their biases (zeros for a part without one), or None if no part has one."""
+    weight = torch.cat([source.take(f"{name}.weight", (out, width)) for name, out in zip(names, outs, strict=True)])
+    if not any(source.has(f"{name}.bias") for name in names):
+        return weight, None
+    biases = [
+        source.take(f"{name}.bias", (out,)) if source.has(f"{name}.bias") else weight.new_zeros(out)
+        for name, out in zip(names, outs, strict=True)
+    ]
+    return weight, torch.cat(biases)

@@ -2,7 +2,7 @@
 
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,14 +11,11 @@ import torch
 
 from engine.config import EngineConfig
 from engine.errors import ConfigError, CoreError
-from engine.model.decoder import Decoder
-from engine.model.families import read_spec
 from engine.model.folder import ModelFolder
-from engine.model.loader import load_weights
 from engine.model.logprobs import Asking, asking, read, with_logprobs
+from engine.model.model import Model, load_model
 from engine.model.sampler import sample
-from engine.model.spec import DecoderSpec
-from engine.step import CacheShape, SequenceStep, StepHandle, StepPlan, StepResult
+from engine.step import BlockCopy, CacheShape, SequenceStep, StepHandle, StepPlan, StepResult
 from kernels.batch import AttentionBatch
 from kernels.errors import BackendUnavailable
 from kernels.ops import Ops, select_backend
@@ -50,12 +47,10 @@ class ModelRunner:
         torch.set_num_threads(config.threads or len(os.sched_getaffinity(0)))
         device, dtype = _device(config), _dtype(config)
         self._ops = _backend(config, device, dtype)
-        spec = read_spec(folder.config)
-        self._shape, page_shape = _cache_shape(config, folder, spec, dtype)
         self._poison = config.poison
         with torch.inference_mode():
-            weights = load_weights(folder, spec, self._ops)
-            self._decoder = Decoder(spec, weights, self._ops, folder.max_context_tokens)
+            self._model = load_model(folder, self._ops, dummy=config.load_format == "dummy")
+            self._shape, page_shape = _cache_shape(config, folder, self._model, dtype)
             self._pages = _empty_pages(self._ops, page_shape, config.kv_bytes)
             self._table = torch.zeros((self._shape.max_rows, self._shape.max_columns), dtype=torch.int32, device=device)
             self._host_table = self._table.numpy() if device.type == "cpu" else self._table.cpu().numpy()
@@ -87,12 +82,11 @@ class ModelRunner:
             if self._poison and plan.poison:
                 self._pages.fill(self._to_device(np.array(plan.poison, dtype=np.int64)), float("nan"))
             self._write_table(plan)
-            for copy in plan.copies:
-                self._pages.copy(copy.source, copy.target)
+            self._copy(plan.copies)
             token_ids, batch = self._batch(plan.sequences)
             sampled = [index for index, part in enumerate(plan.sequences) if part.sampling is not None]
             last = self._to_device(_last_tokens(plan.sequences, sampled))
-            logits = self._decoder.forward(token_ids, batch, self._pages, last)
+            logits = self._model.forward(token_ids, batch, self._pages, last)
             if self._poison and bool(logits.isnan().any()):
                 raise CoreError(f"step {plan.number} read a stale or foreign KV slot: its logits are NaN")
             return self._choose(logits.float(), [plan.sequences[index] for index in sampled], started)
@@ -117,6 +111,16 @@ class ModelRunner:
             for row in sorted({write.row for write in plan.table_writes}):
                 self._table[row] = self._to_device(self._host_table[row])
 
+    def _copy(self, copies: Sequence[BlockCopy]) -> None:
+        """Copy blocks one after the other: many in one call, as long as none of them touches another's target."""
+        for run in independent(copies):
+            sources, targets = np.array(run, dtype=np.int64).T
+            self._ops.copy_blocks(
+                self._pages,
+                self._to_device(np.ascontiguousarray(sources)),
+                self._to_device(np.ascontiguousarray(targets)),
+            )
+
     def _batch(self, parts: Sequence[SequenceStep]) -> tuple[torch.Tensor, AttentionBatch]:
         """Lay the sequences end to end."""
         lengths = np.array([len(part.token_ids) for part in parts], dtype=np.int32)
@@ -139,11 +143,34 @@ class ModelRunner:
             block_table=self._table,
             max_query=int(lengths.max()),
             max_context=int(contexts.max()),
+            num_decodes=_leading_decodes(lengths),
         )
         return self._to_device(token_ids), batch
 
     def _to_device(self, array: "np.ndarray[Any, Any]") -> torch.Tensor:
         return torch.from_numpy(array).to(self._ops.device)
+
+
+def independent(copies: Iterable[BlockCopy]) -> Iterator[list[BlockCopy]]:
+    """Cut copies into runs, of which each means the same in any order: no target is read or written by another copy."""
+    run: list[BlockCopy] = []
+    sources: set[int] = set()
+    targets: set[int] = set()
+    for copy in copies:
+        if copy.source in targets or copy.target in targets or copy.target in sources:
+            yield run
+            run, sources, targets = [], set(), set()
+        run.append(copy)
+        sources.add(copy.source)
+        targets.add(copy.target)
+    if run:
+        yield run
+
+
+def _leading_decodes(lengths: "np.ndarray[Any, Any]") -> int:
+    """Return how many sequences of one token come before the first longer one."""
+    longer = np.flatnonzero(lengths != 1)
+    return int(longer[0]) if longer.size else len(lengths)
 
 
 def _last_tokens(parts: Sequence[SequenceStep], sampled: list[int]) -> "np.ndarray[Any, Any]":
@@ -182,20 +209,10 @@ def _empty_pages(ops: Ops, shape: PageShape, kv_bytes: int) -> Pages:
 
 
 def _cache_shape(
-    config: EngineConfig, folder: ModelFolder, spec: DecoderSpec, dtype: torch.dtype
+    config: EngineConfig, folder: ModelFolder, model: Model, dtype: torch.dtype
 ) -> tuple[CacheShape, PageShape]:
     """Divide the pool's bytes into blocks."""
-
-    def pages(num_blocks: int) -> PageShape:
-        return PageShape(
-            num_layers=spec.num_layers,
-            num_blocks=num_blocks,
-            block_size=config.block_size,
-            num_kv_heads=spec.num_kv_heads,
-            head_dim=spec.head_dim,
-        )
-
-    block_bytes = pages(0).block_bytes(dtype)
+    block_bytes = model.page_shape(num_blocks=0, block_size=config.block_size).block_bytes(dtype)
     num_blocks = config.kv_bytes // block_bytes
     if num_blocks < 1:
         raise ConfigError(f"ENGINE_KV_BYTES={config.kv_bytes}: one block of this model takes {block_bytes} bytes")
@@ -206,4 +223,4 @@ def _cache_shape(
         max_rows=config.max_running,
         max_columns=-(-folder.max_context_tokens // config.block_size),
     )
-    return shape, pages(num_blocks)
+    return shape, model.page_shape(num_blocks=num_blocks, block_size=config.block_size)

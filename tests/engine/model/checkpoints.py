@@ -1,6 +1,6 @@
 """Tiny random checkpoints of every family that the decoder runs, saved by `transformers` itself."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -97,9 +97,17 @@ FAMILIES: dict[str, dict[str, Any]] = {
 }
 
 
-def make_checkpoint(path: Path, family: str, *, seed: int = 0, dtype: torch.dtype = torch.float32) -> ModelFolder:
-    """Write a checkpoint whose logits stand well apart and return its folder."""
-    options = {**_BASE, **FAMILIES[family]}
+def make_checkpoint(
+    path: Path,
+    family: str,
+    *,
+    seed: int = 0,
+    dtype: torch.dtype = torch.float32,
+    options: Mapping[str, Any] | None = None,
+) -> ModelFolder:
+    """Write a checkpoint whose logits stand well apart and return its folder. `options` stand for a family's own."""
+    options = {**_BASE, **(FAMILIES[family] if options is None else options)}
+    options = {name: value for name, value in options.items() if name != "head_dim" or value is not None}
     config = AutoConfig.for_model(options.pop("model_type"), **options)
     model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
     random = torch.Generator().manual_seed(seed)

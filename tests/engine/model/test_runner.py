@@ -1,13 +1,17 @@
 """The runner on tiny checkpoints: the same tokens, whatever the batch, chunk and block size. Poison is on."""
 
+import shutil
+from pathlib import Path
+
 import pytest
 
 from engine.config import EngineConfig
-from engine.errors import ConfigError, CoreError
-from engine.model.folder import ModelFolder
-from engine.model.runner import ModelRunner
+from engine.errors import ConfigError, CoreError, ModelError
+from engine.model.decoder import Decoder
+from engine.model.folder import ModelFolder, read_folder, resolve_model
+from engine.model.runner import ModelRunner, independent
 from engine.request import BlockId, SamplingParams, SequenceId
-from engine.step import SequenceStep, StepPlan, TableWrite
+from engine.step import BlockCopy, SequenceStep, StepPlan, TableWrite
 from tests.engine.model.checkpoints import assert_greedy, assert_logprobs, make_checkpoint, oracle, prompt_of
 from tests.engine.model.driver import GREEDY, Drive, Logprobs, generate
 
@@ -121,6 +125,80 @@ def test_stale_read_is_an_error(folder: ModelFolder) -> None:
     plan = StepPlan(number=7, sequences=(part,), table_writes=writes, poison=(BlockId(1), BlockId(2)))
     with pytest.raises(CoreError, match="step 7"):
         runner.launch(plan)
+
+
+def copies(*pairs: tuple[int, int]) -> list[BlockCopy]:
+    """Return copies from block to block."""
+    return [BlockCopy(BlockId(source), BlockId(target)) for source, target in pairs]
+
+
+@pytest.mark.parametrize(
+    ("pairs", "lengths"),
+    [
+        ([], []),
+        ([(0, 1), (0, 2), (3, 4)], [3]),
+        ([(0, 1), (1, 2)], [1, 1]),  # a target is a later source
+        ([(0, 1), (2, 0)], [1, 1]),  # a source is a later target
+        ([(0, 1), (2, 1), (3, 4)], [1, 2]),  # a target is written twice
+    ],
+)
+def test_copies_in_one_call_are_independent(pairs: list[tuple[int, int]], lengths: list[int]) -> None:
+    """Copies go together until one touches what another of them writes, or writes what another reads."""
+    runs = list(independent(copies(*pairs)))
+    assert [copy for run in runs for copy in run] == copies(*pairs)
+    assert [len(run) for run in runs] == lengths
+
+
+@pytest.mark.parametrize("backend", ["reference", "auto"])
+def test_copies_run_one_after_the_other(folder: ModelFolder, backend: str) -> None:
+    """A sequence whose block went through a chain of copies, each target the next source, reads what it wrote."""
+    prompt = prompt_of(21)
+    runner = make_runner(folder, backend=backend)
+    first = SequenceStep(sequence=SequenceId(0), row=0, start=0, token_ids=prompt[:20], sampling=None)
+    writes = (TableWrite(row=0, column=0, blocks=(BlockId(0), BlockId(1))),)
+    runner.launch(StepPlan(number=0, sequences=(first,), table_writes=writes)).wait()
+    last = SequenceStep(sequence=SequenceId(1), row=1, start=20, token_ids=prompt[20:], sampling=GREEDY)
+    plan = StepPlan(
+        number=1,
+        sequences=(last,),
+        table_writes=(TableWrite(row=1, column=0, blocks=(BlockId(5), BlockId(6))),),
+        poison=tuple(map(BlockId, range(2, 8))),
+        copies=tuple(copies((0, 2), (1, 3), (2, 5), (3, 4), (7, 2), (4, 6), (7, 3))),
+    )
+    (token,) = runner.launch(plan).wait().token_ids
+    assert_greedy(oracle(folder), prompt, [token])
+
+
+def test_leading_decodes_are_counted(folder: ModelFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The batch says how many sequences of one token lead it, so that a backend may treat them apart."""
+    seen = []
+    forward = Decoder.forward
+    monkeypatch.setattr(
+        Decoder, "forward", lambda self, ids, batch, *rest: seen.append(batch) or forward(self, ids, batch, *rest)
+    )
+    runner = make_runner(folder)
+    writes = tuple(TableWrite(row=row, column=0, blocks=(BlockId(row),)) for row in range(4))
+    for number, lengths in enumerate(((1, 1, 3, 1), (3, 1), (1, 1))):
+        parts = tuple(
+            SequenceStep(sequence=SequenceId(row), row=row, start=0, token_ids=prompt_of(length), sampling=None)
+            for row, length in enumerate(lengths)
+        )
+        runner.launch(StepPlan(number=number, sequences=parts, table_writes=writes)).wait()
+    assert [batch.num_decodes for batch in seen] == [2, 0, 2]
+
+
+def test_dummy_weights_serve_shapes(folder: ModelFolder, tmp_path: Path) -> None:
+    """ENGINE_LOAD_FORMAT=dummy needs no weights file, computes finite logits, and is the same in each process."""
+    for name in ("config.json", "tokenizer.json"):
+        shutil.copy(folder.path / name, tmp_path / name)
+    with pytest.raises(ModelError, match="expected safetensors weights"):
+        read_folder(tmp_path, name="bare")
+    bare = resolve_model(EngineConfig(model=str(tmp_path), load_format="dummy"))
+    assert bare.digest != folder.digest
+    prompts = [prompt_of(length) for length in (3, 40)]
+    results = [generate(make_runner(bare, load_format="dummy"), prompts, Drive(num_tokens=6)) for _ in range(2)]
+    assert results[0] == results[1]
+    assert all(len(generated) == 6 for generated in results[0])
 
 
 def test_names_what_runs(folder: ModelFolder) -> None:

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from engine.errors import ModelError
-from engine.model.families import read_spec
+from engine.model.families import read_limits, read_spec
 
 LLAMA: dict[str, Any] = {
     "architectures": ["LlamaForCausalLM"],
@@ -35,6 +35,34 @@ def test_defaults_of_transformers() -> None:
     assert (spec.layers[0].rope.kind, spec.layers[0].rope.theta) == ("default", 10000.0)
 
 
+def test_limits_of_other_families() -> None:
+    """A family that transformers' own class runs has its limits under one of several names."""
+    other = LLAMA | {"architectures": ["GPT2LMHeadModel"]}
+    assert read_spec(other) is None
+    assert read_limits(other) == (300, 4096)
+    renamed = {name: value for name, value in other.items() if name != "max_position_embeddings"}
+    assert read_limits(renamed | {"n_positions": 77}) == (300, 77)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"architectures": ["MambaForCausalLM"], "max_position_embeddings": None}, "state-space"),
+        ({"architectures": None}, "architecture missing"),
+        ({"architectures": []}, "architecture missing"),
+        ({"architectures": ["BertForMaskedLM"]}, "BertForMaskedLM is not supported"),
+        ({"architectures": ["Gemma3ForConditionalGeneration"]}, "text alone"),
+        ({"architectures": ["OtherForCausalLM"], "is_encoder_decoder": True}, "text alone"),
+        ({"architectures": ["OtherForCausalLM"], "vocab_size": None}, "vocab_size=None"),
+        ({"architectures": ["OtherForCausalLM"], "quantization_config": {"bits": 4}}, "quantization_config"),
+    ],
+)
+def test_what_nobody_runs_is_refused(change: dict[str, Any], message: str) -> None:
+    """What is no causal language model over text, or has no positions, is refused before any weight is read."""
+    with pytest.raises(ModelError, match=message):
+        read_limits(LLAMA | change)
+
+
 def test_old_and_new_rope_fields_agree() -> None:
     """`rope_theta` with `rope_scaling`, and `rope_parameters`, mean the same."""
     old = LLAMA | {"rope_theta": 5e5, "rope_scaling": {"type": "linear", "factor": 2.0}}
@@ -45,8 +73,6 @@ def test_old_and_new_rope_fields_agree() -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"architectures": ["MambaForCausalLM"]}, "MambaForCausalLM is not supported"),
-        ({"architectures": None}, "architecture missing"),
         ({"hidden_act": "gelu"}, "hidden_act='gelu'"),
         ({"quantization_config": {"bits": 4}}, "quantization_config"),
         ({"partial_rotary_factor": 0.5}, "partial_rotary_factor"),
