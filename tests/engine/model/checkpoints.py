@@ -95,6 +95,19 @@ FAMILIES: dict[str, dict[str, Any]] = {
         },
     },
 }
+# What our decoder does not know, and transformers' own class runs.
+OTHERS: dict[str, dict[str, Any]] = {
+    "gpt_neox": {"num_key_value_heads": None},  # fused QKV by head, a quarter of a head turns, parallel residual
+    "gpt2": {"n_embd": 64, "n_layer": 2, "n_head": 4, "n_positions": 512},  # learned positions
+    "opt": {"ffn_dim": 96, "word_embed_proj_dim": 64},
+    "olmo2": {},  # norms behind, not before
+    "granite": {"embedding_multiplier": 3.0, "residual_multiplier": 0.5, "attention_multiplier": 0.3},
+    "cohere2": {"sliding_window": 20, "sliding_window_pattern": 2},  # pairs of neighbours turn; full layers don't
+    "starcoder2": {"sliding_window": 33},
+    "stablelm": {},  # passes nothing on to the attention function
+    "phi": {},
+    "mixtral": {"num_local_experts": 4},
+}
 
 
 def make_checkpoint(
@@ -107,7 +120,7 @@ def make_checkpoint(
 ) -> ModelFolder:
     """Write a checkpoint whose logits stand well apart and return its folder. `options` stand for a family's own."""
     options = {**_BASE, **(FAMILIES[family] if options is None else options)}
-    options = {name: value for name, value in options.items() if name != "head_dim" or value is not None}
+    options = {name: value for name, value in options.items() if value is not None or name not in _BASE}
     config = AutoConfig.for_model(options.pop("model_type"), **options)
     model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
     random = torch.Generator().manual_seed(seed)
@@ -119,6 +132,11 @@ def make_checkpoint(
     model.to(dtype).save_pretrained(path)
     make_tokenizer(384).save(str(path / "tokenizer.json"))
     return read_folder(path, name=family)
+
+
+def make_other(path: Path, kind: str, **options: object) -> ModelFolder:
+    """Write a tiny checkpoint of a family that the decoder does not know."""
+    return make_checkpoint(path, kind, options={"model_type": kind, "head_dim": None} | OTHERS.get(kind, {}) | options)
 
 
 def oracle(folder: ModelFolder, dtype: torch.dtype = torch.float32) -> PreTrainedModel:

@@ -11,9 +11,9 @@ from collections.abc import Sequence
 
 from engine.config import EngineConfig
 from engine.core import make_scheduler
+from engine.model.families import read_spec
 from engine.model.folder import ModelFolder
 from engine.model.runner import ModelRunner
-from engine.model.spec import DecoderSpec
 from engine.policy import PolicyUpdate, TenantPolicy
 from engine.request import BeamParams, GenerationRequest, RequestId, SamplingParams, SequenceId, TenantId
 from engine.scheduler.outputs import RequestOutput
@@ -25,8 +25,12 @@ Output = tuple[int, int]  # a request's handle and the index of its output
 
 def block_bytes(folder: ModelFolder, block_size: int) -> int:
     """Return the bytes of a block in float32."""
-    spec = DecoderSpec.from_config(folder.config)
-    return spec.num_layers * 2 * block_size * spec.num_kv_heads * spec.head_dim * 4
+    spec, config = read_spec(folder.config), folder.config
+    if spec is not None:
+        return spec.num_layers * 2 * block_size * spec.num_kv_heads * spec.head_dim * 4
+    heads = config["num_attention_heads"]
+    elements = config["hidden_size"] // heads * config.get("num_key_value_heads", heads)
+    return int(config["num_hidden_layers"] * 2 * block_size * elements * 4)
 
 
 class Serving:

@@ -13,28 +13,15 @@ from safetensors.torch import load_file, save_file
 from engine.config import EngineConfig
 from engine.errors import ModelError
 from engine.model.fallback import load_fallback
-from engine.model.folder import ModelFolder, read_folder
+from engine.model.folder import read_folder
 from engine.model.model import load_model
 from engine.model.runner import ModelRunner
 from kernels.ops import select_backend
-from tests.engine.model.checkpoints import assert_greedy, make_checkpoint, oracle, prompt_of
+from tests.engine.model.checkpoints import OTHERS, assert_greedy, make_other, oracle, prompt_of
 from tests.engine.model.driver import Drive, generate
 from tests.engine.model.test_decoder import BLOCK, batch_of
 
 CPU = torch.device("cpu")
-OTHERS: dict[str, dict[str, Any]] = {
-    "gpt_neox": {},  # fused QKV by head, a quarter of a head turns, parallel residual
-    "gpt2": {"n_embd": 64, "n_layer": 2, "n_head": 4, "n_positions": 512},  # learned positions
-    "opt": {"ffn_dim": 96, "word_embed_proj_dim": 64},
-    "olmo2": {},  # norms behind, not before
-    "granite": {"embedding_multiplier": 3.0, "residual_multiplier": 0.5, "attention_multiplier": 0.3},
-    "cohere2": {"sliding_window": 20, "sliding_window_pattern": 2},  # pairs of neighbours turn; full layers don't
-    "starcoder2": {"sliding_window": 33},
-    "stablelm": {},  # passes nothing on to the attention function
-    "phi": {},
-    "mixtral": {"num_local_experts": 4},
-}
-
 LONGROPE = {
     "rope_type": "longrope",
     "rope_theta": 10000.0,
@@ -42,11 +29,6 @@ LONGROPE = {
     "long_factor": [2.0, 3.0],
     "original_max_position_embeddings": 64,
 }
-
-
-def make_other(path: Path, kind: str, **options: object) -> ModelFolder:
-    """Write a tiny checkpoint of a family that the decoder does not know."""
-    return make_checkpoint(path, kind, options={"model_type": kind, "head_dim": None} | OTHERS.get(kind, {}) | options)
 
 
 @pytest.mark.parametrize("backend", ["reference", "auto"])
