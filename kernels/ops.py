@@ -16,6 +16,7 @@ import torch
 from kernels.batch import AttentionBatch, AttentionForm
 from kernels.errors import BackendUnavailable
 from kernels.pages import LayerPages, Pages, PageShape
+from kernels.quantised import WeightDtype
 
 BackendName = Literal["auto", "reference", "cpu", "triton"]
 
@@ -37,9 +38,10 @@ class Ops(ABC):
 
     name: str
 
-    def __init__(self, device: torch.device, dtype: torch.dtype) -> None:
+    def __init__(self, device: torch.device, dtype: torch.dtype, weights: WeightDtype = "auto") -> None:
         self.device = device
         self.dtype = dtype
+        self.weights = weights  # what the linears hold
 
     def empty_pages(self, shape: PageShape) -> Pages:
         """Reserve the KV pool of a model."""
@@ -121,21 +123,25 @@ class Ops(ABC):
         """Prepare `weight` `[out, in]` (and `bias` `[out]`) once, at load."""
 
 
-def select_backend(name: BackendName, *, device: torch.device, dtype: torch.dtype) -> Ops:
-    """Choose who computes, once, and say so in the log.
+def select_backend(
+    name: BackendName, *, device: torch.device, dtype: torch.dtype, weights: WeightDtype = "auto"
+) -> Ops:
+    """Choose who computes, once, and say so in the log. `weights`: what the linears hold, "auto" for `dtype`.
 
     `auto` takes Triton on a GPU, and on a CPU the C++ kernels where they can be built, else the reference; a backend
     asked for by name is used or refused, never replaced.
 
     Raises:
-        BackendUnavailable: the named backend cannot run here.
+        BackendUnavailable: the named backend cannot run here, or has no such weights.
     """
     from kernels.reference.ops import ReferenceOps  # here, not above: backends import this module
 
     if name == "reference":
         _log.info("kernels: reference on %s", device)
-        return ReferenceOps(device, dtype)
+        return ReferenceOps(device, dtype, weights)
     if name == "triton" or device.type == "cuda":
+        if weights != "auto":
+            raise BackendUnavailable(f"{weights} weights are computed on the CPU alone")
         try:
             return _triton_backend(device, dtype)
         except BackendUnavailable as reason:
@@ -144,14 +150,14 @@ def select_backend(name: BackendName, *, device: torch.device, dtype: torch.dtyp
             _log.warning("kernels: the reference serves, many times slower than Triton: %s", reason)
     elif name == "cpu" or device.type == "cpu":
         try:
-            return _cpu_backend(device, dtype)
+            return _cpu_backend(device, dtype, weights)
         except BackendUnavailable as reason:
             if name == "cpu":
                 raise
             _log.warning("kernels: the reference serves, several times slower than C++: %s", reason)
     else:
         _log.warning("kernels: reference on %s: no backend is made for it", device)
-    return ReferenceOps(device, dtype)
+    return ReferenceOps(device, dtype, weights)
 
 
 def _triton_backend(device: torch.device, dtype: torch.dtype) -> Ops:
@@ -165,9 +171,9 @@ def _triton_backend(device: torch.device, dtype: torch.dtype) -> Ops:
     return ops
 
 
-def _cpu_backend(device: torch.device, dtype: torch.dtype) -> Ops:
+def _cpu_backend(device: torch.device, dtype: torch.dtype, weights: WeightDtype) -> Ops:
     from kernels.cpu.ops import CpuOps
 
-    ops = CpuOps.load(device, dtype)
-    _log.info("kernels: C++ on cpu, %s", ops.instructions)
+    ops = CpuOps.load(device, dtype, weights=weights)
+    _log.info("kernels: C++ on cpu, %s%s", ops.instructions, "" if weights == "auto" else f", {weights} weights")
     return ops

@@ -36,6 +36,10 @@ _SIGNATURES: dict[str, tuple[type, ...]] = {
         *(_int, _int, _pointer, _pointer, _long, _pointer, _pointer),  # level, type, key, value, stride, pages, slots
         *(_long, _pointer, _int),  # tokens, geometry, threads
     ),
+    "tg_linear": (
+        *(_int, _int, _pointer, _pointer, _long),  # level, type, weight, x, its stride
+        *(_pointer, _long, _int),  # out, rows, threads
+    ),
     "tg_advise_huge": (_pointer, _long),
     "tg_move_blocks": (
         *(_pointer, _long, _long, _pointer),  # from, bytes from block to block and layer to layer, block ids
@@ -65,6 +69,19 @@ class Geometry(ctypes.Structure):
     )
 
 
+class LinearWeight(ctypes.Structure):
+    """A packed linear layer, as the library's `LinearWeight`."""
+
+    _fields_ = (
+        ("weight", ctypes.c_void_p),
+        ("scale", ctypes.c_void_p),
+        ("bias", ctypes.c_void_p),
+        ("outputs", ctypes.c_int32),
+        ("inputs", ctypes.c_int32),
+        ("form", ctypes.c_int32),
+    )
+
+
 class Library:
     """Functions of one loaded library, and the best instruction set of this machine."""
 
@@ -83,5 +100,6 @@ class Library:
         self.silu_mul = handle.tg_silu_mul
         self.gelu_mul = handle.tg_gelu_mul
         self.kv_write = handle.tg_kv_write
+        self.linear = handle.tg_linear
         self.advise_huge = handle.tg_advise_huge
         self.move_blocks = handle.tg_move_blocks

@@ -15,9 +15,11 @@ from kernels.batch import AttentionBatch, AttentionForm
 from kernels.cpu.build import library
 from kernels.cpu.library import Geometry, Level, Library
 from kernels.cpu.linear import choose_linear
+from kernels.cpu.panels import PanelLinear
 from kernels.errors import BackendUnavailable
 from kernels.ops import Linear, Ops
 from kernels.pages import LayerPages, Pages, PageShape
+from kernels.quantised import WeightDtype
 from kernels.reference.ops import ReferenceOps
 
 _TYPES = {torch.float32: 0, torch.bfloat16: 1}
@@ -38,17 +40,20 @@ class CpuOps(Ops):
 
     name = "cpu"
 
-    def __init__(self, dtype: torch.dtype, functions: Library, level: Level) -> None:
-        super().__init__(torch.device("cpu"), dtype)
+    def __init__(self, dtype: torch.dtype, functions: Library, level: Level, weights: WeightDtype = "auto") -> None:
+        super().__init__(torch.device("cpu"), dtype, weights)
         self._functions = functions
         self._level = int(level)
         self._type = _TYPES[dtype]
-        self._linear = choose_linear(dtype)
+        panels = weights == "int8" or _panels_are_best(dtype, level)
+        self._linear = None if panels else choose_linear(dtype)
         self._plain = ReferenceOps(self.device, dtype)  # for what is not worth C++
         self.instructions = level.name.lower()
 
     @classmethod
-    def load(cls, device: torch.device, dtype: torch.dtype, level: Level | None = None) -> "CpuOps":
+    def load(
+        cls, device: torch.device, dtype: torch.dtype, level: Level | None = None, weights: WeightDtype = "auto"
+    ) -> "CpuOps":
         """Build the library if need be and load it. `level` None takes the best instruction set of this machine.
 
         Raises:
@@ -61,7 +66,7 @@ class CpuOps(Ops):
         functions = Library(library())
         if level is not None and level > functions.best_level:
             raise BackendUnavailable(f"this CPU has no {level.name}")
-        return cls(dtype, functions, functions.best_level if level is None else level)
+        return cls(dtype, functions, functions.best_level if level is None else level, weights)
 
     def empty_pages(self, shape: PageShape) -> Pages:
         """See `Ops.empty_pages`; asks for huge pages."""
@@ -211,7 +216,16 @@ class CpuOps(Ops):
 
     def pack_linear(self, weight: torch.Tensor, bias: torch.Tensor | None = None) -> Linear:
         """See `Ops.pack_linear`."""
-        return self._linear(weight.to(self.dtype), None if bias is None else bias.to(self.dtype))
+        weight, bias = weight.to(self.dtype), None if bias is None else bias.to(self.dtype).contiguous()
+        if self._linear is not None:
+            return self._linear(weight, bias)
+        level, int8 = Level(self._level), self.weights == "int8"
+        return PanelLinear(self._functions, level, weight, bias, int8=int8)
+
+
+def _panels_are_best(dtype: torch.dtype, level: Level) -> bool:
+    """Whether our own bfloat16 products serve. Where there are AMX tiles, oneDNN uses them and we do not."""
+    return dtype == torch.bfloat16 and level is Level.AVX512_BF16 and not torch.cpu._is_amx_tile_supported()
 
 
 def _pool(pages: Pages) -> Store:

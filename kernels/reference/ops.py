@@ -6,6 +6,7 @@ import torch.nn.functional as F  # noqa: N812
 from kernels.batch import AttentionBatch, AttentionForm
 from kernels.ops import Linear, Ops
 from kernels.pages import LayerPages, Pages
+from kernels.quantised import quantise
 from kernels.reference import attention
 
 
@@ -20,6 +21,20 @@ class PlainLinear(Linear):
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         """Return `x @ weight.T + bias`."""
         return F.linear(x, self._weight, self._bias)
+
+
+class Int8Linear(Linear):
+    """A weight in eight bits; products and sums in float32, the scale at the end."""
+
+    def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None) -> None:
+        self.out_features = weight.shape[0]
+        self._weight = quantise(weight)
+        self._bias = bias
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        """Return `x @ (values * scale).T + bias`."""
+        out = F.linear(x.float(), self._weight.values.float()) * self._weight.scale
+        return (out if self._bias is None else out + self._bias.float()).to(x.dtype)
 
 
 class ReferenceOps(Ops):
@@ -83,5 +98,6 @@ class ReferenceOps(Ops):
 
     def pack_linear(self, weight: torch.Tensor, bias: torch.Tensor | None = None) -> Linear:
         """See `Ops.pack_linear`."""
+        linear = Int8Linear if self.weights == "int8" else PlainLinear
         weight = weight.to(self.device, self.dtype)
-        return PlainLinear(weight, None if bias is None else bias.to(self.device, self.dtype))
+        return linear(weight, None if bias is None else bias.to(self.device, self.dtype))

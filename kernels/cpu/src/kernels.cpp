@@ -15,6 +15,7 @@
 #endif
 
 #define INLINE static inline __attribute__((always_inline))
+#define INLINE_METHOD inline __attribute__((always_inline))
 
 namespace {
 
@@ -51,6 +52,22 @@ struct Item {
     int64_t partial;  // index of the first of its rows among the partials
 };
 
+constexpr int PANEL = 32;           // outputs of a linear layer computed together
+constexpr int STRETCH = 256;        // inputs of int8 weights made ready at once, to stay in L1
+constexpr int LONG_STRETCH = 2048;  // inputs of bf16 weights between two looks at the sums, to stay in L2
+constexpr int FEW_ROWS = 8;         // up to which int8 weights are widened in registers, again for each tile
+constexpr int ROWS_BLOCK = 192;     // rows that meet all panels before the next block does, to stay in L2
+
+enum Form { BF16_PAIRS = 0, INT8_PAIRS = 1, INT8_PLAIN = 2 };
+
+// A packed linear layer; the layout is told in linear.inc. Without a scale it is 1, without a bias 0.
+struct LinearWeight {
+    const void* weight;
+    const float* scale;
+    const void* bias;
+    int32_t outputs, inputs, form;
+};
+
 template <class T>
 struct Chunk {
     const T* values[CHUNK];
@@ -62,11 +79,11 @@ inline int score_width(int slots) {
     return (tokens + 31) / 16 * 16;  // a tile of sixteen may start at the last token
 }
 
-// Memory of the calling thread, kept for the next call.
+// Memory of the calling thread, kept for the next call; begins at a cache line.
 float* scratch(size_t floats) {
     static thread_local std::vector<float> memory;
-    if (memory.size() < floats) memory.resize(floats);
-    return memory.data();
+    if (memory.size() < floats + 16) memory.resize(floats + 16);
+    return (float*)(((uintptr_t)memory.data() + 63) / 64 * 64);
 }
 
 std::vector<Item>& items_of_thread() {
@@ -91,18 +108,24 @@ struct Table {
     void (*silu_mul)(const T*, T*, int);
     void (*gelu_mul)(const T*, T*, int);
     void (*kv_write)(const T*, const T*, T*, int64_t, const Geometry&);
+    void (*linear)(const float*, int64_t, const LinearWeight&, int, int64_t, T*, float*);
+    void (*linear_pairs)(const bf16*, int64_t, const LinearWeight&, int, int64_t, T*, float*);
+    void (*widen)(const bf16*, float*, int64_t);
 };
 
 #define TABLES                                                                                                      \
     const Table<float> float_table = {attend<float>, merge<float>, rms_norm_row<float>, rope_row<float>,            \
-                                      silu_mul_row<float>, gelu_mul_row<float>, kv_write_row<float>};               \
+                                      silu_mul_row<float>, gelu_mul_row<float>, kv_write_row<float>,                \
+                                      linear_panel<float, float>, nullptr, widen_row};                              \
     const Table<bf16> bf16_table = {attend<bf16>, merge<bf16>, rms_norm_row<bf16>, rope_row<bf16>, silu_mul_row<bf16>, \
-                                    gelu_mul_row<bf16>, kv_write_row<bf16>};
+                                    gelu_mul_row<bf16>, kv_write_row<bf16>, linear_panel<float, bf16>, LINEAR_PAIRS, widen_row};
+#define LINEAR_PAIRS nullptr
 
 namespace plain {
 #include "simd.inc"
 #include "attention.inc"
 #include "elementwise.inc"
+#include "linear.inc"
 TABLES
 }  // namespace plain
 
@@ -113,30 +136,37 @@ namespace avx2 {
 #include "simd.inc"
 #include "attention.inc"
 #include "elementwise.inc"
+#include "linear.inc"
 TABLES
 }  // namespace avx2
 #pragma GCC pop_options
 
 #pragma GCC push_options
 #pragma GCC target("avx2,fma,bmi2,avx512f,avx512bw,avx512vl,avx512dq,prefer-vector-width=512")
+#define WIDE_REGISTERS
 namespace avx512 {
 #include "simd.inc"
 #include "attention.inc"
 #include "elementwise.inc"
+#include "linear.inc"
 TABLES
 }  // namespace avx512
 #pragma GCC pop_options
 
 #pragma GCC push_options
-#pragma GCC target("avx2,fma,bmi2,avx512f,avx512bw,avx512vl,avx512dq,avx512bf16,prefer-vector-width=512")
+#pragma GCC target("avx2,fma,bmi2,avx512f,avx512bw,avx512vl,avx512dq,avx512vbmi,avx512bf16,prefer-vector-width=512")
 #define HAS_BF16_DOT
+#undef LINEAR_PAIRS
+#define LINEAR_PAIRS (linear_panel<bf16, bf16>)
 namespace avx512_bf16 {
 #include "simd.inc"
 #include "attention.inc"
 #include "elementwise.inc"
+#include "linear.inc"
 TABLES
 }  // namespace avx512_bf16
 #undef HAS_BF16_DOT
+#undef WIDE_REGISTERS
 #pragma GCC pop_options
 #endif
 
@@ -269,6 +299,49 @@ void run_kv_write(int level, const T* key, const T* value, int64_t stride, T* pa
         if (slots[t] >= 0) table.kv_write(key + t * stride, value + t * stride, pages, slots[t], g);
 }
 
+std::vector<float>& rows_of_thread() {
+    static thread_local std::vector<float> rows;
+    return rows;
+}
+
+// `compute(block's rows, their outputs, panel, count, room)` for all panels of all blocks of rows.
+template <class X, class T>
+void run_panels(void (*compute)(const X*, int64_t, const LinearWeight&, int, int64_t, T*, float*), const X* x, int64_t x_stride,
+                const LinearWeight& l, T* out, int64_t rows, int threads) {
+    const int64_t blocks = (rows + ROWS_BLOCK - 1) / ROWS_BLOCK, panels = (l.outputs + PANEL - 1) / PANEL;
+    const int64_t most = rows < ROWS_BLOCK ? rows : ROWS_BLOCK, items = blocks * panels;
+    const int64_t share = items / (8 * threads) > 0 ? items / (8 * threads) : 1;
+#pragma omp parallel num_threads(threads)
+    {
+        float* room = scratch((size_t)(STRETCH + most) * PANEL);
+#pragma omp for schedule(dynamic, share)
+        for (int64_t i = 0; i < items; i++) {
+            const int64_t first = i / panels * ROWS_BLOCK, left = rows - first < ROWS_BLOCK ? rows - first : ROWS_BLOCK;
+            compute(x + first * x_stride, x_stride, l, (int)(i % panels), left, out + first * l.outputs, room);
+        }
+    }
+}
+
+// Rows in float32, or with one more input that is zero, lie in memory of the calling thread first.
+template <class T>
+void run_linear(int level, const LinearWeight& l, const T* x, int64_t x_stride, T* out, int64_t rows, int threads) {
+    const Table<T>& table = table_of<T>(level);
+    if constexpr (sizeof(T) == 4) {
+        run_panels<float, T>(table.linear, x, x_stride, l, out, rows, threads);
+    } else if (l.form == INT8_PLAIN) {
+        std::vector<float>& wide = rows_of_thread();
+        if (wide.size() < (size_t)rows * l.inputs) wide.resize((size_t)rows * l.inputs);
+        for (int64_t r = 0; r < rows; r++) table.widen(x + r * x_stride, wide.data() + r * l.inputs, l.inputs);
+        run_panels<float, T>(table.linear, wide.data(), l.inputs, l, out, rows, threads);
+    } else if (l.inputs % 2) {
+        std::vector<bf16> even((size_t)rows * (l.inputs + 1));
+        for (int64_t r = 0; r < rows; r++) memcpy(&even[r * (l.inputs + 1)], x + r * x_stride, sizeof(T) * l.inputs);
+        run_panels<bf16, T>(table.linear_pairs, even.data(), l.inputs + 1, l, out, rows, threads);
+    } else {
+        run_panels<bf16, T>(table.linear_pairs, x, x_stride, l, out, rows, threads);
+    }
+}
+
 }  // namespace
 
 extern "C" {
@@ -279,7 +352,7 @@ int tg_best_level() {
     __builtin_cpu_init();
     if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl") &&
         __builtin_cpu_supports("avx512dq"))
-        return __builtin_cpu_supports("avx512bf16") ? AVX512_BF16 : AVX512;
+        return __builtin_cpu_supports("avx512bf16") && __builtin_cpu_supports("avx512vbmi") ? AVX512_BF16 : AVX512;
     if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) return AVX2;
 #endif
     return PLAIN;
@@ -337,6 +410,12 @@ void tg_silu_mul(int level, int type, const void* gate_up, void* out, int64_t ro
 void tg_gelu_mul(int level, int type, const void* gate_up, void* out, int64_t rows, int width, int threads) {
     if (type == BFLOAT16) run_gelu_mul(level, (const bf16*)gate_up, (bf16*)out, rows, width, threads);
     else run_gelu_mul(level, (const float*)gate_up, (float*)out, rows, width, threads);
+}
+
+void tg_linear(int level, int type, const LinearWeight* l, const void* x, int64_t x_stride, void* out, int64_t rows,
+               int threads) {
+    if (type == BFLOAT16) run_linear(level, *l, (const bf16*)x, x_stride, (bf16*)out, rows, threads);
+    else run_linear(level, *l, (const float*)x, x_stride, (float*)out, rows, threads);
 }
 
 void tg_kv_write(int level, int type, const void* key, const void* value, int64_t stride, void* pages,
