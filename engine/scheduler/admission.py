@@ -23,7 +23,9 @@ from engine.scheduler.outputs import Refusal
 from engine.scheduler.pressure import (
     MAX_EVICTIONS,
     expected_blocks,
+    freed_by_groups,
     freed_until_soft,
+    group_victim,
     growth,
     growth_ahead,
     is_protected,
@@ -47,6 +49,14 @@ class Verdict(Enum):
     PARKED = "parked"  # it cannot fit as limits are; its tenant's next one may
 
 
+class Givers(Enum):
+    """Who is preempted for a need within a guarantee, one after the other."""
+
+    UNPROTECTED = "unprotected"  # borrowers' sequences that run on no reserve
+    PROTECTED = "protected"  # all of theirs
+    GROUPS_TOO = "groups too"  # and those that run on what a share group has borrowed
+
+
 class Admission:
     """Starts waiting sequences. Remembers nothing from one plan to the next."""
 
@@ -62,8 +72,9 @@ class Admission:
         self._plan_number = 0
         self._pool_growth: int | None = None  # expected of all that runs; worked out at most once in a plan
 
-    def begin(self, plan_number: int) -> None:
+    def begin(self, plan_number: int, now: float) -> None:
         """Start a plan."""
+        self._offers.begin(plan_number, now)
         self._plan_number = plan_number
         self._claimed = self._claimed_rows = 0
         self._pool_growth = None
@@ -216,10 +227,10 @@ class Admission:
         missing = offer.num_new - self._memory.available(offer.account, offer.match)
         if missing <= 0:
             return True
-        for protected in (False, True):
-            if self._takeable(sequence.tenant, protected=protected) >= missing:
+        for givers in Givers:
+            if self._takeable(sequence.tenant, givers) >= missing:
                 while missing > 0:
-                    victim = pool_victim(self._others(sequence.tenant), protected=protected)
+                    victim = self._victim(sequence.tenant, givers)
                     if victim is None:
                         return False
                     evict(self._roster, victim, self._plan_number, now)
@@ -229,10 +240,22 @@ class Admission:
                 return True
         return False
 
-    def _takeable(self, besides: Tenant, *, protected: bool) -> int:
+    def _takeable(self, besides: Tenant, givers: Givers) -> int:
         """Return the blocks that preempting borrowers could make available, each down to its guarantee."""
-        pool = self._memory.pool
-        return sum(freed_until_soft(tenant, pool, protected=protected) for tenant in self._others(besides))
+        pool, others = self._memory.pool, self._others(besides)
+        protected = givers is not Givers.UNPROTECTED
+        total = sum(freed_until_soft(tenant, pool, protected=protected) for tenant in others)
+        if givers is Givers.GROUPS_TOO:
+            total += freed_by_groups((one for tenant in others for one in tenant.running), pool)
+        return total
+
+    def _victim(self, besides: Tenant, givers: Givers) -> SequenceState | None:
+        """Return who gives way next for a need within a guarantee."""
+        others = self._others(besides)
+        victim = pool_victim(others, protected=givers is not Givers.UNPROTECTED)
+        if victim is None and givers is Givers.GROUPS_TOO:
+            victim = group_victim(one for tenant in others for one in tenant.running)
+        return victim
 
     def _others(self, besides: Tenant) -> list[Tenant]:
         return [tenant for tenant in self._roster.busy.values() if tenant is not besides]

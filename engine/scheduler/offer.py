@@ -40,6 +40,12 @@ class Offers:
         self._roster = roster
         self._memory = roster.memory
         self._shared = shared
+        self._plan_number = 0
+        self._now = 0.0
+
+    def begin(self, plan_number: int, now: float) -> None:
+        """Start a plan."""
+        self._plan_number, self._now = plan_number, now
 
     def make(self, sequence: SequenceState, account: Account) -> Offer:
         """Look up what a sequence can share."""
@@ -66,7 +72,7 @@ class Offers:
         return offer
 
     def _match(self, sequence: SequenceState, account: Account) -> Match:
-        """Look the sequence up under its share group's namespace, or under its own where the group has no room."""
+        """Look the sequence up under its share group's namespace, or under its own where the group has no room now."""
         stamp = (sequence.tenant.policy_stamp, self._shared.stamp)
         if sequence.chain_stamp != stamp:
             head = self._shared.head(sequence)
@@ -80,10 +86,19 @@ class Offers:
             group = self._memory.accounts.at(chain.head.account)
             needed = min(chain.num_head, self._memory.blocks_for(len(sequence.tokens)))
             missing = max(0, needed - len(match.blocks))
-            if group.used + match.idle_head + missing > group.hard:
+            waits = missing and self._roster.prefills.must_wait(sequence, match, self._plan_number, self._now)
+            if not waits and not self._has_room(group, match, missing):
                 chain = sequence.chain = self._memory.lookup.chain(account, sequence.request.namespace)
+                sequence.chain_stamp = (-1, -1)  # the next plan looks again
                 return NO_MATCH if chain is None else self._memory.lookup.match(chain, sequence.tokens)
         return match
+
+    def _has_room(self, group: Account, match: Match, missing: int) -> bool:
+        """Say whether a share group can have so many more blocks: above its guarantee nobody gives way for it."""
+        used = group.used + match.idle_head + missing
+        if used > group.hard:
+            return False
+        return used <= group.soft or missing == 0 or missing <= self._memory.available(group, match)
 
     def is_misfit(self, offer: Offer) -> bool:
         """Say whether a need is in the way of guarantees: it exceeds what they leave of the pool in full use."""

@@ -23,7 +23,7 @@ from engine.scheduler.enforce import enforce, enforce_groups
 from engine.scheduler.fairness import effective_rank, first_waiting
 from engine.scheduler.intake import Intake
 from engine.scheduler.outputs import RequestOutput
-from engine.scheduler.pressure import newest, pool_victim
+from engine.scheduler.pressure import group_victim, newest, pool_victim
 from engine.scheduler.roster import Roster
 from engine.scheduler.sequence import SequenceState
 from engine.scheduler.sizing import Limits
@@ -124,7 +124,7 @@ class Scheduler:
         now = self._clock()
         self._intake.expire(now)
         self._attempt = number = self._attempt + 1
-        self._admission.begin(number)
+        self._admission.begin(number, now)
         if self._intake.changed:
             enforce(self.roster, self._intake, now)
         if self._intake.shared.changed:
@@ -214,6 +214,7 @@ class Scheduler:
         if victim is None and account.blocks < account.soft:
             others = [tenant for tenant in busy if tenant is not sequence.tenant]
             victim = pool_victim(others, protected=True)
+            victim = victim or group_victim(one for tenant in others for one in tenant.running)
         return victim or newest(own) or sequence
 
     def _chunk_tokens(self, prefills: Prefills) -> int:

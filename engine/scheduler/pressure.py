@@ -3,12 +3,14 @@
 For the pool: only tenants whose sequences use more than their soft limit, the largest borrower first, in each the
 newest sequence first. A sequence that runs on reserved blocks is left alone; only a need within a guarantee takes it,
 and only when nothing else is left; then what it is promised counts as if it were in use. The beams of a search run so
-from the start, and they leave together. (Cached blocks, which nobody uses, have gone before: engine/memory.)
+from the start, and they leave together. At the very last go those that run on blocks which a share group has borrowed.
+(Cached blocks, which nobody uses, have gone before: engine/memory.)
 For a tenant's own ceiling: its own newest sequence.
 """
 
 from collections.abc import Iterable
 
+from engine.memory.accounts import Account
 from engine.memory.pool import BlockPool
 from engine.request import BlockId
 from engine.scheduler.sequence import SequenceState
@@ -43,6 +45,26 @@ def pool_victim(tenants: Iterable[Tenant], *, protected: bool = False) -> Sequen
     return best
 
 
+def group_victim(sequences: Iterable[SequenceState]) -> SequenceState | None:
+    """Return the newest sequence on blocks of the share group that borrows most, or None when none borrows."""
+    users = [one for one in sequences if _group_borrowed(one)]
+    return max(users, key=lambda one: (_group_borrowed(one), one.number), default=None)
+
+
+def freed_by_groups(sequences: Iterable[SequenceState], pool: BlockPool) -> int:
+    """Return the blocks to be had when share groups' newest users are preempted until each is within its guarantee."""
+    freed: dict[Account, int] = {}
+    holders: dict[BlockId, int] = {}
+    for sequence in sorted(sequences, key=lambda one: -one.number):
+        table = sequence.table
+        if table is None or freed.get(table.head_account, 0) >= _group_borrowed(sequence):
+            continue
+        for block in table.blocks[: table.num_head]:
+            holders[block] = count = holders.get(block, 0) + 1
+            freed[table.head_account] = freed.get(table.head_account, 0) + (count == pool.users(block))
+    return sum(min(count, account.borrowed) for account, count in freed.items())
+
+
 def freed_until_soft(tenant: Tenant, pool: BlockPool, *, protected: bool) -> int:
     """Return the blocks to be had when the tenant's newest sequences are preempted until it is within its guarantee."""
     borrowed = tenant.account.borrowed if tenant.account is not None else 0
@@ -68,6 +90,11 @@ def _above_guarantee(tenant: Tenant, *, protected: bool) -> int:
     if tenant.account is None:
         return 0
     return tenant.account.overdrawn if protected else tenant.account.borrowed
+
+
+def _group_borrowed(sequence: SequenceState) -> int:
+    table = sequence.table
+    return table.head_account.borrowed if table is not None and table.num_head else 0
 
 
 def _promised(sequence: SequenceState) -> int:

@@ -50,7 +50,7 @@ class SharedPrefixes:
 
     def head(self, sequence: SequenceState) -> SharedHead | None:
         """Return the longest registered prefix that a sequence's prompt begins with, in whole blocks, or None."""
-        policy = sequence.tenant.policy
+        policy, prompt = sequence.tenant.policy, sequence.request.prompt
         best: SharedPrefix | None = None
         most = 0
         for name in policy.share_groups if policy is not None else ():
@@ -58,7 +58,9 @@ class SharedPrefixes:
             for prefix in group.prefixes if group is not None else ():
                 num_blocks = len(prefix.token_ids) // self._limits.block_size
                 length = num_blocks * self._limits.block_size
-                if num_blocks > most and tuple(sequence.request.prompt[:length]) == prefix.token_ids[:length]:
+                if num_blocks <= most or length > len(prompt):  # what cannot match must cost nothing
+                    continue
+                if tuple(prompt[:length]) == prefix.token_ids[:length]:
                     best, most = prefix, num_blocks
         if best is None:
             return None

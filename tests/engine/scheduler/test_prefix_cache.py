@@ -1,7 +1,9 @@
 """What a request finds computed already, and that it gets the tokens that it would get alone."""
 
-from engine.request import FinishReason, Priority
-from tests.engine.world import World
+import pytest
+
+from engine.request import FinishReason, Priority, TenantId
+from tests.engine.world import ShortOutputs, World
 
 PROMPT = [(7 * place) % 900 for place in range(41)]
 
@@ -248,6 +250,76 @@ def test_a_registered_prefix_is_pinned_by_the_groups_soft_limit() -> None:
     world.run()
     assert world.cached_tokens[request] >= 24
     assert next(account for account in world.scheduler.memory.accounts if account.hard == 6).blocks == 6
+
+
+def test_members_that_come_at_once_share_where_the_group_has_room_for_one() -> None:
+    """The later ones wait for the first one's prefill; they are no reason to give the sharing up."""
+    world = World(block_size=4, budget=128)
+    world.share("bank", PROMPT[:26], blocks=6)
+    for tenant in ("minnow", "whale"):
+        world.policy(tenant, share_groups=("bank",))
+    requests = [world.submit(tenant, [*PROMPT, number], 4) for number in range(2) for tenant in ("minnow", "whale")]
+    world.run()
+    assert world.cached_tokens[requests[0]] == 0
+    assert all(world.cached_tokens[request] >= 24 for request in requests[1:])
+    for request in requests:
+        world.assert_exact(request)
+
+
+LONG = [(5 * place) % 700 for place in range(200)]
+
+
+@pytest.mark.parametrize(("soft", "num_users"), [(0, 1), (20, 1), (0, 3)])
+def test_a_guarantee_takes_what_a_share_group_has_borrowed(soft: int, num_users: int) -> None:
+    """A prefix in use fills the pool above its group's guarantee; a tenant within its own runs in the next step."""
+    world = World(block_size=4, budget=512)
+    world.share("bank", LONG, blocks=64, soft=soft)
+    world.policy("whale", soft=10, share_groups=("bank",))
+    world.policy("minnow", soft=30)
+    world.scheduler.roster.tenant(TenantId("whale")).lengths = ShortOutputs()
+    users = [world.submit("whale", [*LONG, number], 11) for number in range(num_users)]
+    for _ in range(3):
+        world.step()
+    assert world.running() == users
+    minnow = world.submit("minnow", 100, 1)
+    world.step()
+    assert world.finished[minnow] is FinishReason.LENGTH
+    world.run()
+    for request in users:
+        world.assert_exact(request)
+
+
+@pytest.mark.parametrize("num_prompt", range(1, 9))
+def test_growth_within_a_guarantee_takes_what_a_share_group_has_borrowed(num_prompt: int) -> None:
+    """A running tenant that stays within its guarantee is never preempted for a group that is above its own."""
+    world = World(block_size=4, budget=512)
+    world.share("bank", LONG, blocks=64, soft=0)
+    world.policy("whale", soft=25, share_groups=("bank",))
+    world.policy("minnow", soft=30)
+    world.scheduler.roster.tenant(TenantId("minnow")).lengths = ShortOutputs()
+    minnow = world.submit("minnow", num_prompt, 100)
+    world.step()
+    user = world.submit("whale", [*LONG, 1], 45)
+    world.run()
+    assert world.outputs[minnow][-1].num_preemptions == 0
+    assert world.outputs[user][-1].num_preemptions > 0
+    for request in (minnow, user):
+        world.assert_exact(request)
+
+
+def test_a_share_group_above_its_guarantee_preempts_nobody() -> None:
+    """A member within its guarantee gets what that guarantees, and not, by the way, its group's whole prefix."""
+    world = World(block_size=4, budget=512)
+    world.share("bank", LONG, blocks=64, soft=0)
+    world.policy("minnow", soft=4, share_groups=("bank",))
+    world.policy("whale")
+    whale = world.submit("whale", 180, 40)
+    world.step()
+    member = world.submit("minnow", [*LONG, 1], 2)
+    world.run()
+    assert world.scheduler.roster.num_preemptions == 0
+    for request in (whale, member):
+        world.assert_exact(request)
 
 
 def test_users_of_one_prefix_take_few_blocks() -> None:
