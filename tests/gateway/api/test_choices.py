@@ -1,6 +1,7 @@
 """The frames of several choices, and their common end: the handlers over plain ASGI, a scripted engine behind."""
 
 import json
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -136,18 +137,21 @@ def test_streamed_beams_come_whole_at_the_end() -> None:
 @pytest.mark.parametrize(
     "end",
     [
-        lambda stream: finished(stream, pb.FINISH_REASON_ERROR),
-        lambda stream: output_finished(stream, 1, reason=pb.FINISH_REASON_CANCELLED),
-        lambda stream: finished(stream),
+        lambda stream: [finished(stream, pb.FINISH_REASON_ERROR)],
+        lambda stream: [
+            output_finished(stream, 1, reason=pb.FINISH_REASON_CANCELLED),
+            finished(stream, pb.FINISH_REASON_CANCELLED),
+        ],
+        lambda stream: [finished(stream)],
     ],
 )
-def test_failure_in_mid_stream_is_one_error(end: Any) -> None:
+def test_failure_in_mid_stream_is_one_error(end: Callable[[int], list[pb.Event]]) -> None:
     """However a worker fails some of the outputs, the client gets one error event and [DONE]."""
 
     async def story(web: Web, engine: ScriptedEngine) -> None:
         client = Client(web, BODY | {"n": 2})
         stream = (await until(lambda: engine.submits))[0].stream
-        await engine.say(admitted(stream), delta(stream, "a"), output_finished(stream, 0), end(stream))
+        await engine.say(admitted(stream), delta(stream, "a"), output_finished(stream, 0), *end(stream))
         await client.task
         *chunks, last = frames(client)
         assert last["error"]["code"] == "worker_failed"
