@@ -5,6 +5,7 @@ from typing import Protocol
 
 import torch
 
+from engine.errors import ModelError
 from engine.model.decoder import Decoder
 from engine.model.families import read_spec
 from engine.model.folder import ModelFolder
@@ -44,6 +45,11 @@ def load_model(folder: ModelFolder, ops: Ops, *, dummy: bool = False) -> Model:
     spec = read_spec(folder.config)
     weights = "random weights (ENGINE_LOAD_FORMAT=dummy)" if dummy else "its weights"
     if spec is None:
+        if ops.weights != "auto":
+            raise ModelError(
+                f"ENGINE_WEIGHT_DTYPE={ops.weights}: {folder.architecture} runs through the class of transformers, "
+                "whose weights stay whole; leave it at auto"
+            )
         _log.warning(
             "model: %s runs through the class of transformers with %s over our pages: right, but slower than a family "
             "of our own decoder (docs/models.md)",

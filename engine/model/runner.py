@@ -194,10 +194,14 @@ def _dtype(config: EngineConfig) -> torch.dtype:
 
 
 def _backend(config: EngineConfig, device: torch.device, dtype: torch.dtype) -> Ops:
+    name, weights = config.backend, config.weight_dtype
     try:
-        return select_backend(config.backend, device=device, dtype=dtype)  # type: ignore[arg-type]  # checked by the config
+        return select_backend(name, device=device, dtype=dtype, weights=weights)  # type: ignore[arg-type]  # checked by the config
     except BackendUnavailable as error:
-        raise ConfigError(f"ENGINE_BACKEND={config.backend}: {error}") from error
+        setting = (
+            f"ENGINE_BACKEND={name}" if weights == "auto" else f"ENGINE_BACKEND={name}, ENGINE_WEIGHT_DTYPE={weights}"
+        )
+        raise ConfigError(f"{setting}: {error}") from error
 
 
 def _empty_pages(ops: Ops, shape: PageShape, kv_bytes: int) -> Pages:

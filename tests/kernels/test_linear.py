@@ -41,7 +41,7 @@ def check(ops: Ops, linear: Linear, weight: torch.Tensor, bias: torch.Tensor | N
 @pytest.mark.parametrize("bias", [False, True])
 @pytest.mark.parametrize(("inputs", "outputs"), [(1, 1), (33, 70), (576, 192), (700, 31), (4200, 40)])
 def test_full_weights(ops: Ops, inputs: int, outputs: int, bias: bool) -> None:
-    """Inputs and outputs of any number, stretches longer than a cache among them, are multiplied in tiles of any size."""
+    """Inputs and outputs of any number, more than a stretch holds among them, are multiplied in tiles of any size."""
     weight = normal(outputs, inputs, ops=ops, seed=1) / inputs**0.5
     shift = normal(outputs, ops=ops, seed=2) if bias else None
     check(ops, ops.pack_linear(weight, shift), weight, shift)

@@ -205,3 +205,18 @@ def test_names_what_runs(folder: ModelFolder) -> None:
     """The runner says its dtype, device and kernels."""
     runner = make_runner(folder, backend="reference", dtype="bfloat16")
     assert (runner.dtype, runner.device, runner.kernel_backend) == ("bfloat16", "cpu", "reference")
+
+
+def test_int8_weights_serve(folder: ModelFolder) -> None:
+    """ENGINE_WEIGHT_DTYPE=int8 gives the reference's tokens on the C++ kernels, in other chunks and batches too."""
+    prompts = [prompt_of(length) for length in (1, 3, 40, 100)]
+    slow, fast = (make_runner(folder, backend=backend, weight_dtype="int8") for backend in ("reference", "cpu"))
+    expected = generate(slow, prompts, Drive(num_tokens=6))
+    assert generate(fast, prompts, Drive(num_tokens=6)) == expected
+    assert generate(fast, prompts, Drive(num_tokens=6, chunk=13, max_running=1)) == expected
+
+
+def test_int8_weights_elsewhere_are_refused(folder: ModelFolder) -> None:
+    """The setting names itself where it cannot be had."""
+    with pytest.raises(ConfigError, match="ENGINE_WEIGHT_DTYPE=int8: int8 weights are computed on the CPU alone"):
+        make_runner(folder, backend="triton", weight_dtype="int8")
