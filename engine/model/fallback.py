@@ -61,8 +61,9 @@ def load_fallback(folder: ModelFolder, ops: Ops, *, dummy: bool = False) -> Fall
         model = _build(folder, ops) if dummy else _load(folder, ops)
         model = model.to(ops.device).eval()
         check_config(model, folder.max_context_tokens)
-        fallback = FallbackModel(model, measure(model, ops), ops)
-        compare(model, fallback, ops)
+        with _translated("its class fails on a trial"):
+            fallback = FallbackModel(model, measure(model, ops), ops)
+            compare(model, fallback, ops)
     except ModelError as error:
         raise ModelError(
             f"{folder.architecture} cannot be served: {error}; choose a model of docs/models.md, or another class of "
@@ -74,7 +75,7 @@ def load_fallback(folder: ModelFolder, ops: Ops, *, dummy: bool = False) -> Fall
 def _load(folder: ModelFolder, ops: Ops) -> PreTrainedModel:
     """Read the weights; what transformers would leave random or unused is refused."""
     transformers_logging.disable_progress_bar()
-    with _translated(folder):
+    with _translated(f"transformers cannot load {folder.path}"):
         model, report = AutoModelForCausalLM.from_pretrained(
             folder.path,
             dtype=ops.dtype,
@@ -92,7 +93,7 @@ def _load(folder: ModelFolder, ops: Ops) -> PreTrainedModel:
 
 def _build(folder: ModelFolder, ops: Ops) -> PreTrainedModel:
     """Make the model with the random weights that its class begins with."""
-    with _translated(folder), ops.device:
+    with _translated(f"transformers cannot load {folder.path}"), ops.device:
         config: Any = AutoConfig.from_pretrained(folder.path, local_files_only=True)
         model = AutoModelForCausalLM.from_config(config, dtype=ops.dtype, attn_implementation=NAME)
     assert isinstance(model, PreTrainedModel)
@@ -100,12 +101,12 @@ def _build(folder: ModelFolder, ops: Ops) -> PreTrainedModel:
 
 
 @contextmanager
-def _translated(folder: ModelFolder) -> Iterator[None]:
+def _translated(failure: str) -> Iterator[None]:
     """Turn what a wrong folder, or a class without the interface, makes transformers raise into our error."""
     try:
         yield
-    except (ValueError, KeyError, OSError, RuntimeError, ImportError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, OSError, RuntimeError, ImportError) as error:
         reason = next(iter(str(error).strip().splitlines()), type(error).__name__)
         if isinstance(error, KeyError) and NAME in str(error):
             reason = "its class does not use the attention interface"
-        raise ModelError(f"transformers cannot load {folder.path}: {reason}") from error
+        raise ModelError(f"{failure}: {reason}") from error

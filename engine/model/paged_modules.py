@@ -18,11 +18,16 @@ from kernels.pages import Pages
 NAME = "tollgate_paged"
 _CARRIER = "tollgate"  # the attribute of a module that holds its `Attending`
 # Arguments that say nothing about what is attended to.
-_HARMLESS = frozenset({"dropout", "position_ids", "use_cache", "output_attentions", "output_hidden_states"})
+_HARMLESS = frozenset(
+    {
+        *("dropout", "position_ids", "cache_position", "use_cache"),
+        *("output_attentions", "output_hidden_states", "output_router_logits"),
+    }
+)
 
 
 class Attending(Protocol):
-    """Answers a layer's attention: queries `[T, H, D]`, keys and values `[T, H_kv, D]` to `[T, H * D]`."""
+    """Answers a layer's attention: queries and keys `[T, H, D]`, values `[T, H_kv, D_v]` to `[T, H, D_v]`."""
 
     def attend(
         self, layer: int, form: AttentionForm, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor
@@ -49,13 +54,19 @@ class PagedAttention:
         """Write keys and values to the layer's pages, and attend over them."""
         assert self._batch is not None and self._pages is not None
         pages, kind = self._pages.layers[layer], self._ops.dtype
-        self._ops.kv_write(_dense(key, kind), _dense(value, kind), pages, self._batch.slots)
-        return self._ops.paged_attention(_dense(query, kind), pages, self._batch, form).to(query.dtype)
+        width = pages.shape.head_dim
+        self._ops.kv_write(_padded(key, width, kind), _padded(value, width, kind), pages, self._batch.slots)
+        out = self._ops.paged_attention(_padded(query, width, kind), pages, self._batch, form)
+        return out.view(*query.shape[:2], width)[..., : value.shape[-1]].to(query.dtype)
 
 
-def _dense(heads: torch.Tensor, kind: torch.dtype) -> torch.Tensor:
-    """Copy heads end to end; `contiguous` would leave the strides of a single token as they are."""
-    return torch.empty(heads.shape, dtype=kind, device=heads.device).copy_(heads)
+def _padded(heads: torch.Tensor, width: int, kind: torch.dtype) -> torch.Tensor:
+    """Copy heads `[T, H, D]` end to end, with zeros up to the width of a page's: they change no score and no sum."""
+    tokens, count, dim = heads.shape
+    out = torch.empty((tokens, count, width), dtype=kind, device=heads.device)
+    out[..., :dim] = heads
+    out[..., dim:] = 0.0
+    return out
 
 
 def attention_modules(model: torch.nn.Module) -> Iterator[torch.nn.Module]:
@@ -95,7 +106,7 @@ def _attention(
         key[0].transpose(0, 1),
         value[0].transpose(0, 1),
     )
-    return out.view(1, query.shape[2], query.shape[1], -1), None
+    return out[None], None
 
 
 def _refuse_foreign(module: torch.nn.Module, mask: torch.Tensor | None, further: dict[str, Any]) -> None:

@@ -103,6 +103,7 @@ def _longrope(rope: RopeSpec, frequencies: torch.Tensor, max_positions: int) -> 
 
 _KINDS: dict[str, Callable[[RopeSpec, torch.Tensor], tuple[torch.Tensor, float]]] = {
     "default": _default,
+    "dynamic": _default,  # stretches beyond the model's context alone, which is not served
     "linear": _linear,
     "llama3": _llama3,
     "yarn": _yarn,

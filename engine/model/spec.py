@@ -11,7 +11,7 @@ Activation = Literal["silu", "gelu"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RopeSpec:
-    """Rotary positions: `kind` is one of default, linear, llama3, yarn, longrope; `parameters` are that kind's own."""
+    """Rotary positions: `kind` is default, dynamic, linear, llama3, yarn or longrope, `parameters` that kind's own."""
 
     theta: float
     kind: str = "default"

@@ -64,7 +64,7 @@ def measure(model: PreTrainedModel, ops: Ops) -> Layout:
     """Return what the model keeps in the pages, by asking its layers once.
 
     Raises:
-        ModelError: its layers don't go through the attention interface one by one, or are not alike.
+        ModelError: its layers don't go through the attention interface one by one, or differ in their heads.
     """
     if "position_ids" not in _parameters(model):
         raise ModelError(f"{type(model).__name__} takes no position_ids")
@@ -76,15 +76,15 @@ def measure(model: PreTrainedModel, ops: Ops) -> Layout:
     layers = sorted(asked.layer for asked in recorder.asked)
     if layers != list(range(int(config.num_hidden_layers))):
         raise ModelError(
-            f"of its {config.num_hidden_layers} layers, {len(set(layers))} keep keys and values through transformers' "
-            "attention interface"
+            f"its {config.num_hidden_layers} layers ask transformers' attention interface {len(layers)} times; "
+            "over KV pages each layer asks once"
         )
     _check_windows(config, recorder.asked)
-    shapes = {(asked.key, asked.value) for asked in recorder.asked}
-    (kv_heads, dim), (_, value_dim) = next(iter(shapes))
-    if len(shapes) > 1 or dim != value_dim or dim % 2:
-        raise ModelError(f"its keys and values have the shapes {sorted(shapes)}; they must be alike, and of even size")
-    return Layout(len(layers), kv_heads, dim)
+    heads = {asked.kv_heads for asked in recorder.asked}
+    if len(heads) > 1:
+        raise ModelError(f"its layers have {', '.join(map(str, sorted(heads)))} KV heads; they must be alike")
+    widest = max(asked.width for asked in recorder.asked)
+    return Layout(len(layers), heads.pop(), widest + widest % 2)
 
 
 def compare(model: PreTrainedModel, paged: PagedModel, ops: Ops) -> None:
@@ -111,8 +111,8 @@ def compare(model: PreTrainedModel, paged: PagedModel, ops: Ops) -> None:
 class _Asked(NamedTuple):
     layer: int
     form: AttentionForm
-    key: tuple[int, int]  # heads, size
-    value: tuple[int, int]
+    kv_heads: int
+    width: int  # of a head's key or value, whichever is larger
 
 
 class _Recorder:
@@ -125,9 +125,8 @@ class _Recorder:
         self, layer: int, form: AttentionForm, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor
     ) -> torch.Tensor:
         """See `Attending`."""
-        shapes = [(int(one.shape[1]), int(one.shape[2])) for one in (key, value)]
-        self.asked.append(_Asked(layer, form, shapes[0], shapes[1]))
-        return query.new_zeros((query.shape[0], query.shape[1] * value.shape[2]))
+        self.asked.append(_Asked(layer, form, key.shape[1], max(key.shape[2], value.shape[2])))
+        return query.new_zeros((*query.shape[:2], value.shape[2]))
 
 
 def _own(model: PreTrainedModel, tokens: torch.Tensor) -> torch.Tensor:

@@ -8,6 +8,7 @@ from engine.model.spec import Config, RopeSpec
 
 _ROPE_NUMBERS = {
     "default": (),
+    "dynamic": ("factor",),
     "linear": ("factor",),
     "llama3": ("factor", "low_freq_factor", "high_freq_factor"),
     "yarn": ("factor",),

@@ -56,6 +56,10 @@ FAMILIES: dict[str, dict[str, Any]] = {
         "model_type": "llama",
         "rope_parameters": {"rope_type": "linear", "rope_theta": 10000.0, "factor": 2.0},
     },
+    "llama-dynamic-rope": {
+        "model_type": "llama",
+        "rope_parameters": {"rope_type": "dynamic", "rope_theta": 10000.0, "factor": 4.0},
+    },
     "llama-3-rope": {"model_type": "llama", "rope_parameters": _LLAMA3},
     "llama-yarn": {"model_type": "llama", "rope_parameters": _YARN},
     "mistral": {"model_type": "mistral", "sliding_window": None},
@@ -107,6 +111,15 @@ OTHERS: dict[str, dict[str, Any]] = {
     "stablelm": {},  # passes nothing on to the attention function
     "phi": {},
     "mixtral": {"num_local_experts": 4},
+    "deepseek_v3": {  # values narrower than keys
+        "num_key_value_heads": 4,
+        "first_k_dense_replace": 2,
+        "q_lora_rank": 24,
+        "kv_lora_rank": 16,
+        "qk_rope_head_dim": 8,
+        "qk_nope_head_dim": 12,
+        "v_head_dim": 14,
+    },
 }
 
 

@@ -76,7 +76,8 @@ def test_runner_serves_batches(tmp_path: Path, kind: str, dtype: str, caplog: py
         ("falcon_h1", {}, "layers of hybrid"),
         ("bloom", {"max_position_embeddings": 512}, "position_ids"),
         ("gpt_neo", {"attention_types": [[["global"], 2]], "num_layers": 2, "num_heads": 4}, "attention interface"),
-        ("deepseek_v3", {"first_k_dense_replace": 2}, "shapes"),
+        ("diffllama", {}, "layers ask transformers' attention interface 4 times"),
+        ("xmod", {"languages": ["en_XX"]}, "fails on a trial: Input language unknown"),
         ("stablelm", {"rope_parameters": LONGROPE}, "ENGINE_MAX_CONTEXT to 64"),
     ],
 )

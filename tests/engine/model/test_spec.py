@@ -76,7 +76,7 @@ def test_old_and_new_rope_fields_agree() -> None:
         ({"hidden_act": "gelu"}, "hidden_act='gelu'"),
         ({"quantization_config": {"bits": 4}}, "quantization_config"),
         ({"partial_rotary_factor": 0.5}, "partial_rotary_factor"),
-        ({"rope_scaling": {"rope_type": "dynamic"}}, "rope_type 'dynamic'"),
+        ({"rope_scaling": {"rope_type": "proportional"}}, "rope_type 'proportional'"),
         ({"rope_scaling": {"rope_type": "longrope"}}, "8 numbers 'short_factor'"),
         ({"rope_scaling": {"rope_type": "llama3"}}, "factor"),
         ({"num_hidden_layers": None}, "num_hidden_layers=None"),
