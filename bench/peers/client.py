@@ -8,8 +8,8 @@ It runs on the cores of the server, so it parses nothing while tokens come: byte
 import asyncio
 import json
 import time
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -25,6 +25,7 @@ class Endpoint:
     base_url: str  # up to /v1
     model: str
     key: str = ""
+    extra: Mapping[str, object] = field(default_factory=dict)  # fields that its requests need beside the common ones
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,6 +88,7 @@ def _request(endpoint: Endpoint, host: str, path: str, prompt: str, max_tokens: 
         "ignore_eos": True,
         "stream": True,
         "stream_options": {"include_usage": True},
+        **endpoint.extra,
     }
     content = json.dumps(body).encode()
     head = [

@@ -10,6 +10,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
@@ -44,13 +45,20 @@ class Server(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Program:
+    """What to run: a command that takes `--host` and `--port`, and serves a model named bench."""
+
+    command: Sequence[str]
+    environment: Mapping[str, str]
+    extra: Mapping[str, object] = field(default_factory=dict)  # fields that its requests need
+
+
 class PeerServer:
     """A peer, in a process group of its own."""
 
-    def __init__(
-        self, name: str, command: Sequence[str], environment: Mapping[str, str], *, log: Path, freezer: Freezer
-    ) -> None:
-        """Start `command --host … --port …` and return when it has answered.
+    def __init__(self, name: str, program: Program, *, log: Path, freezer: Freezer) -> None:
+        """Start it and return when it has answered.
 
         Raises:
             PeerError: it ended, or took too long; with its last lines.
@@ -58,14 +66,16 @@ class PeerServer:
         self.name = name
         self._freezer = freezer
         port = free_port()
-        self.endpoint = Endpoint(base_url=f"http://127.0.0.1:{port}/v1", model="bench")
+        self.endpoint = Endpoint(base_url=f"http://127.0.0.1:{port}/v1", model="bench", extra=program.extra)
         began = time.perf_counter()
         with log.open("wb") as stream:
             self._process = subprocess.Popen(
                 # Tied to this process's life: a killed run leaves no server behind.
-                tethered_here([*command, "--host", "127.0.0.1", "--port", str(port)], options=["--signal", "TERM"]),
+                tethered_here(
+                    [*program.command, "--host", "127.0.0.1", "--port", str(port)], options=["--signal", "TERM"]
+                ),
                 cwd=log.parent,
-                env=os.environ | dict(environment),
+                env=os.environ | dict(program.environment),
                 stdin=subprocess.DEVNULL,
                 stdout=stream,
                 stderr=stream,

