@@ -11,6 +11,7 @@ from tenants.errors import Invalid
 from tenants.rules import values
 
 MOST_PREFIXES = 64  # of a group
+MOST_OF_TENANT = MOST_PREFIXES // 4  # of them that one member registered: nobody takes all of what is there for all
 MOST_MESSAGES = 64
 MOST_BYTES = 256 << 10  # UTF-8, of the text or of all messages' contents
 

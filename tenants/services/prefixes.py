@@ -10,6 +10,7 @@ from typing import Any
 
 import msgspec
 from django.db import transaction
+from django.db.models import QuerySet
 from django.utils import timezone
 
 from tenants import rows
@@ -43,7 +44,8 @@ def register_prefix(
 
     Raises:
         Invalid: names the field and the fix; `messages.2.content` is the third message's.
-        Conflict: the name is taken, the group is full, or the tenant is no member (any more).
+        Conflict: the name is taken, the group is full, the tenant has registered its quota, or it is no member (any
+            more).
         NotFound: there is no such group.
     """
     checked_name = rules.name(name)
@@ -52,8 +54,7 @@ def register_prefix(
     _members_only(group, tenant_id)
     row = versions.locked_group(group)
     there = SharedPrefix.objects.for_group(group)
-    if there.count() >= rules.MOST_PREFIXES:
-        raise Conflict(f"the share group has {rules.MOST_PREFIXES} prefixes, which is the most: remove one first")
+    _room_only(there, tenant_id)
     if there.filter(name=checked_name).exists():
         raise Conflict(f"the share group has a prefix {checked_name!r} already: choose another name")
     now = timezone.now()
@@ -117,6 +118,20 @@ def _members_only(group: str, tenant_id: uuid.UUID | str) -> None:
     named = Policy.objects.for_tenant(tenant_id).values_list("share_group", flat=True).first()
     if not named or named != group:
         raise Conflict(f"the tenant is no member of the share group {group!r}: an operator sets `share_group`")
+
+
+def _room_only(there: QuerySet[SharedPrefix], tenant_id: uuid.UUID | str) -> None:
+    """Refuse what exceeds a tenant's quota, or the group; with the group's row locked nobody registers meanwhile."""
+    if tenant_id and there.filter(registered_by=tenant_id).count() >= rules.MOST_OF_TENANT:
+        raise Conflict(
+            f"the tenant has registered {rules.MOST_OF_TENANT} of the share group's {rules.MOST_PREFIXES} prefixes, "
+            "which is the most for one member: remove one of its own first, or ask an operator to register it"
+        )
+    if there.count() >= rules.MOST_PREFIXES:
+        fix = "remove one first"
+        if tenant_id:
+            fix += ", or ask an operator to remove one of another member"
+        raise Conflict(f"the share group has {rules.MOST_PREFIXES} prefixes, which is the most: {fix}")
 
 
 def _as_uuid(prefix_id: uuid.UUID | str) -> uuid.UUID:

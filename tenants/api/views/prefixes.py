@@ -155,7 +155,10 @@ class TenantPrefixList(_Prefixes):
 
     @extend_schema(operation_id="prefixes_register", request=PrefixCreate, responses={201: PrefixAnswer, **ERRORS})
     def post(self, request: Request, slug: str) -> Response:
-        """Register a prefix for the tenant's share group. All its members may read it: it is no secret among them."""
+        """Register a prefix for the tenant's share group. All its members may read it: it is no secret among them.
+
+        A tenant registers at most 16 of a group's 64 prefixes: a 409 then.
+        """
         return self.registered(self.of_tenant(slug, "manage"))
 
 

@@ -10,7 +10,7 @@ from tenants import selectors
 from tenants.api.views import prefixes as views
 from tenants.contracts import Actor, KeyOptions, TenantView
 from tenants.models import User
-from tenants.rules.prefixes import MOST_PREFIXES
+from tenants.rules.prefixes import MOST_OF_TENANT, MOST_PREFIXES
 from tenants.services.keys import create_management_key
 from tenants.services.policy import set_policy
 from tenants.services.prefixes import register_prefix
@@ -141,6 +141,20 @@ def test_taken_names_and_full_groups_are_409(owner: Any, operator: Any, actor: A
         full = api.post(path, {"name": "more", "text": "x"})
         assert (full.status_code, full.json()["error"]["code"]) == (409, "conflict")
         assert "remove one" in full.json()["error"]["message"]
+
+
+def test_a_quota_is_a_409_on_a_tenants_path_and_not_on_an_operators(
+    member: TenantView, owner: Any, operator: Any, actor: Actor
+) -> None:
+    """An operator who acts for the tenant is held to its quota as well; on the group's path it is not asked."""
+    for n in range(MOST_OF_TENANT):
+        register_prefix(group="docs", name=f"p{n}", text="x", tenant_id=member.id, actor=actor)
+    body = {"name": "more", "text": "x"}
+    for api in (owner, operator):
+        refused = api.post(OF_TENANT, body)
+        assert (refused.status_code, refused.json()["error"]["code"]) == (409, "conflict")
+        assert "16 of the share group's 64" in refused.json()["error"]["message"]
+    assert operator.post(OF_GROUP, body).status_code == 201
 
 
 def test_members_read_all_and_remove_their_own(

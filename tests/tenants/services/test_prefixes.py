@@ -13,7 +13,7 @@ from tenants import selectors
 from tenants.contracts import Actor, PrefixMessage, SharedPrefixView, TenantView
 from tenants.errors import Conflict, Forbidden, Invalid, NotFound
 from tenants.models import AuditEvent, OutboxEvent, SharedPrefix
-from tenants.rules.prefixes import MOST_PREFIXES, contents
+from tenants.rules.prefixes import MOST_OF_TENANT, MOST_PREFIXES, contents
 from tenants.services.policy import set_policy
 from tenants.services.prefixes import register_prefix, remove_prefix
 from tenants.services.share_groups import create_share_group, remove_share_group
@@ -127,6 +127,49 @@ def test_a_full_group_takes_no_more(group: str) -> None:
     assert view.num_prefixes == MOST_PREFIXES == len(selectors.share_group_policies()[0].prefixes)
 
 
+def test_a_tenant_registers_at_most_its_quota(group: str, make_tenant: Callable[..., TenantView]) -> None:
+    """A quarter of the group; the error names quota and fix. Neither another member nor an operator is held up by it.
+
+    What counts is what the tenant registered and is there: not what it has removed, nor what it has in another group.
+    """
+    greedy, other = make_tenant("greedy"), make_tenant("other")
+    make_group("elsewhere")
+    put(greedy, "elsewhere")
+    register("p", "elsewhere", tenant_id=greedy.id)
+    for tenant in (greedy, other):
+        put(tenant, group)
+    made = [register(f"p{n:02}", tenant_id=greedy.id) for n in range(MOST_OF_TENANT)]
+    start = selectors.policy_version()
+    with pytest.raises(Conflict, match=r"16 of the share group's 64 .* remove one of its own"):
+        register("one more", tenant_id=greedy.id)
+    assert selectors.policy_version() == start
+    register("theirs", tenant_id=other.id)
+    register("operators")
+    remove_prefix(group=group, prefix_id=made[3].id, tenant_id=greedy.id, actor=OWNER)
+    register("one more", tenant_id=greedy.id)
+    assert len(selectors.shared_prefixes(group)) == MOST_OF_TENANT + 2
+
+
+def test_a_quota_outlives_a_membership(group: str, tenant: TenantView) -> None:
+    """What a tenant left behind counts when it comes back: leaving and joining is no way around."""
+    put(tenant, group)
+    for n in range(MOST_OF_TENANT):
+        register(f"p{n}", tenant_id=tenant.id)
+    put(tenant, "")
+    put(tenant, group)
+    with pytest.raises(Conflict, match="16"):
+        register("one more", tenant_id=tenant.id)
+
+
+def test_a_member_of_a_full_group_learns_who_can_make_room(group: str, tenant: TenantView) -> None:
+    """It may have nothing of its own to remove."""
+    put(tenant, group)
+    for n in range(MOST_PREFIXES):
+        register(f"p{n}")
+    with pytest.raises(Conflict, match="operator"):
+        register("one more", tenant_id=tenant.id)
+
+
 def test_an_owner_removes_only_what_his_tenant_registered(group: str, make_tenant: Callable[..., TenantView]) -> None:
     """Not another member's, not an operator's; an operator removes any."""
     mine, theirs = make_tenant("mine"), make_tenant("theirs")
@@ -217,6 +260,25 @@ def test_a_race_never_overfills_a_group(in_threads: Callable[..., list[Any]]) ->
     assert sum(isinstance(result, SharedPrefixView) for result in results) == 4
     assert sum(isinstance(result, Conflict) for result in results) == 8
     assert len(selectors.shared_prefixes("docs")) == MOST_PREFIXES
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_race_never_exceeds_a_quota(
+    make_tenant: Callable[..., TenantView], in_threads: Callable[..., list[Any]]
+) -> None:
+    """Twelve of a tenant's people register at once where four fit, and as many of an operator's: four and all do."""
+    make_group()
+    member = make_tenant("member")
+    put(member, "docs")
+    for n in range(MOST_OF_TENANT - 4):
+        register(f"p{n}", tenant_id=member.id)
+    racers = [*(lambda n=n: register(f"racer {n}", tenant_id=member.id) for n in range(12))]
+    operators = [*(lambda n=n: register(f"operator {n}") for n in range(12))]
+    results = in_threads(*racers, *operators)
+    assert [sum(isinstance(one, SharedPrefixView) for one in part) for part in (results[:12], results[12:])] == [4, 12]
+    assert sum(isinstance(result, Conflict) for result in results) == 8
+    theirs = [prefix for prefix in selectors.shared_prefixes("docs") if prefix.tenant_id == member.id]
+    assert len(theirs) == MOST_OF_TENANT
 
 
 @pytest.mark.django_db(transaction=True)
