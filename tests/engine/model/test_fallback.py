@@ -113,6 +113,13 @@ def test_weights_must_fit(tmp_path: Path, change: str, message: str) -> None:
         load_fallback(folder, select_backend("reference", device=CPU, dtype=torch.float32))
 
 
+def test_int8_weights_are_refused(tmp_path: Path) -> None:
+    """Weights that transformers' class would not hold in int8 are not silently left as they are."""
+    config = EngineConfig(dtype="float32", weight_dtype="int8", backend="reference", kv_bytes=1 << 20, threads=1)
+    with pytest.raises(ModelError, match=r"ENGINE_WEIGHT_DTYPE=int8: GPTNeoXForCausalLM"):
+        ModelRunner(config, make_other(tmp_path, "gpt_neox"))
+
+
 def test_wrong_logits_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A model whose layers attend to more than they tell is found out at load: here a state besides the pages."""
     folder = make_other(tmp_path, "gpt_neox")
