@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 
 from gateway.admission.leases import Leases
-from gateway.admission.limits import MINUTE, duration, wait_seconds
+from gateway.admission.limits import duration, wait_seconds
 from gateway.api.errors import Headers, RateLimited
 from tenants.contracts import KeyGrant
 
@@ -38,22 +38,22 @@ class Permit:
         """Return `x-ratelimit-*`: of each unit the limit that is nearest to its end. `now` is monotonic seconds."""
         headers: Headers = []
         for unit in ("requests", "tokens"):
-            states = [(limit, self._remaining(limit, now)) for limit in self.limits if limit.unit == unit]
+            states = [(limit, self._balance(limit, now)) for limit in self.limits if limit.unit == unit]
             if not states:
                 continue
-            limit, remaining = min(states, key=lambda state: state[1] / state[0].limit)
-            reset = wait_seconds(limit.limit, remaining, limit.limit)
+            limit, balance = min(states, key=lambda state: state[1] / state[0].limit)
+            reset = wait_seconds(limit.limit, balance, limit.limit)
             for name, text in (
                 ("limit", str(limit.limit)),
-                ("remaining", str(int(remaining))),
-                ("reset", duration(min(reset, MINUTE))),
+                ("remaining", str(int(max(0.0, balance)))),
+                ("reset", duration(reset)),
             ):
                 headers.append((f"x-ratelimit-{name}-{unit}".encode(), text.encode()))
         return headers
 
-    def _remaining(self, limit: _Limit, now: float) -> float:
+    def _balance(self, limit: _Limit, now: float) -> float:
         state = self.leases.state(limit.scope)
-        return float(limit.limit) if state is None else state.remaining(now)
+        return float(limit.limit) if state is None else state.balance(now)
 
 
 class Admission:

@@ -66,12 +66,12 @@ class Slice:
     short_wanted: float = 0.0
     renewing: asyncio.Lock = field(default_factory=asyncio.Lock)
 
-    def remaining(self, now: float) -> float:
-        """Estimate what the limit has left, this process's slice included."""
+    def balance(self, now: float) -> float:
+        """Estimate what the limit has left, this process's slice included; negative: a debt that must flow in first."""
         if self.share is not None:
-            return max(0.0, self.share.amount)
+            return self.share.amount
         refilled = self.shared + max(0.0, now - self.shared_at) * self.limit / 60
-        return max(0.0, min(self.limit, self.amount + refilled))
+        return min(self.limit, self.amount + refilled)
 
 
 class Leases:
@@ -123,9 +123,8 @@ class Leases:
                 if self._spend(part, wanted, now):
                     return 0.0
                 part.short_until, part.short_wanted = now + SHORT_SECONDS, wanted
-            available = part.share.amount if part.share is not None else part.remaining(now)
             rate = part.share.capacity if part.share is not None else part.limit
-            return max(0.001, wait_seconds(wanted, available, rate))
+            return max(0.001, wait_seconds(wanted, part.balance(now), rate))
 
     def give(self, scope: str, limit: int, amount: float) -> None:
         """Give back a part of what was taken; negative: charge more, into debt if need be."""
@@ -199,7 +198,7 @@ class Leases:
     def _fall_back(self, part: Slice, now: float) -> None:
         if part.share is None:
             capacity = part.limit / max(1, part.processes)
-            known = max(part.amount, part.remaining(now) / max(1, part.processes))
+            known = max(part.amount, max(0.0, part.balance(now)) / max(1, part.processes))
             part.share = Bucket(capacity, min(capacity, known), now)
             part.amount = 0.0
 

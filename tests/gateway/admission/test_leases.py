@@ -160,6 +160,42 @@ def test_settled_debt_is_shared() -> None:
     run(story())
 
 
+def test_told_wait_counts_the_debt() -> None:
+    """What was used above the limit has to flow in first: whoever asks is told so, also another process."""
+
+    async def story() -> None:
+        name = scope()
+        async with sharing(os.environ["REDIS_URL"], 2) as (one, other):
+            began = time.monotonic()
+            assert await one.take(name, 600, 600) == 0
+            one.give(name, 600, -100)  # 10 a second: 100 of debt and the 10 that are wanted take 11 s
+            first, at_once, elsewhere = [await each.take(name, 600, 10) for each in (one, one, other)]
+            passed = time.monotonic() - began
+            for wait in (first, at_once, elsewhere):
+                assert 11 - passed - 0.01 <= wait <= 11.01
+            held = one.state(name)
+            assert held is not None
+            assert held.balance(time.monotonic()) < 0
+
+    run(story())
+
+
+def test_after_the_told_wait_it_can_be_taken() -> None:
+    """A client in debt that comes back when it was told to isn't sent away again."""
+
+    async def story() -> None:
+        name = scope()
+        async with sharing(os.environ["REDIS_URL"], 1) as (one,):
+            assert await one.take(name, 6000, 6000) == 0
+            one.give(name, 6000, -50)  # 100 a second: half a second of debt
+            told = await one.take(name, 6000, 10)
+            assert 0 < told < 5
+            await asyncio.sleep(told + 0.01)
+            assert await one.take(name, 6000, 10) == 0
+
+    run(story())
+
+
 def test_lower_limit_holds_at_once() -> None:
     """A slice of the old limit is worth nothing under a lower one."""
 
