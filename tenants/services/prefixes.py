@@ -122,7 +122,7 @@ def _members_only(group: str, tenant_id: uuid.UUID | str) -> None:
 
 def _room_only(there: QuerySet[SharedPrefix], tenant_id: uuid.UUID | str) -> None:
     """Refuse what exceeds a tenant's quota, or the group; with the group's row locked nobody registers meanwhile."""
-    if tenant_id and there.filter(registered_by=tenant_id).count() >= rules.MOST_OF_TENANT:
+    if tenant_id and there.filter(registered_by__id=tenant_id).count() >= rules.MOST_OF_TENANT:
         raise Conflict(
             f"the tenant has registered {rules.MOST_OF_TENANT} of the share group's {rules.MOST_PREFIXES} prefixes, "
             "which is the most for one member: remove one of its own first, or ask an operator to register it"

@@ -20,6 +20,7 @@ from tenants.contracts import (
     WorkerView,
 )
 from tenants.models import User
+from tenants.rules.prefixes import MOST_OF_TENANT
 from tenants.services.policy import set_policy
 from tenants.services.prefixes import register_prefix
 from tenants.services.share_groups import create_share_group
@@ -193,10 +194,25 @@ def test_what_sharing_saves(
 
 
 def test_the_page_says_what_sharing_means(support: str, client_of: Callable[[str], Client]) -> None:
-    """Who can read a registered text is said where it is listed and where it is registered."""
+    """Who can read a registered text, and who sees the group's use, is said where it is shown."""
     client = client_of("owner")
-    assert "no secret inside the group" in client.get(PAGE).content.decode()
-    assert "every member of the group can read" in client.get(f"{PAGE}new/").content.decode()
+    page, form = (client.get(f"{PAGE}{path}").content.decode() for path in ("", "new/"))
+    assert "no secret inside the group" in page
+    assert "Every member of the group sees this: how much of it is in use and how much only cached." in page
+    assert "every member of the group can read" in form
+    assert "at most a quarter of the group's 64 prefixes" in form
+
+
+def test_over_the_quota_the_form_says_what_to_do(
+    support: str, tenant: TenantView, client_of: Callable[[str], Client]
+) -> None:
+    """What was written stays in it."""
+    for n in range(MOST_OF_TENANT):
+        registered(f"p{n}", tenant)
+    refused = client_of("owner").post(f"{PAGE}new/", FORM)
+    assert refused.status_code == 422
+    assert "remove one of its own first" in refused.content.decode()
+    assert "Be kind." in refused.content.decode()
 
 
 def test_overview_names_the_group(support: str, client_of: Callable[[str], Client]) -> None:
