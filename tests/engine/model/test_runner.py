@@ -1,6 +1,8 @@
 """The runner on tiny checkpoints: the same tokens, whatever the batch, chunk and block size. Poison is on."""
 
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -199,6 +201,17 @@ def test_dummy_weights_serve_shapes(folder: ModelFolder, tmp_path: Path) -> None
     results = [generate(make_runner(bare, load_format="dummy"), prompts, Drive(num_tokens=6)) for _ in range(2)]
     assert results[0] == results[1]
     assert all(len(generated) == 6 for generated in results[0])
+
+
+def test_our_decoder_starts_without_transformers(folder: ModelFolder) -> None:
+    """A family of our own never imports transformers, whose import takes longer than loading a small model."""
+    script = (
+        "import sys; from pathlib import Path; from engine.config import EngineConfig\n"
+        "from engine.model.folder import read_folder; from engine.model.runner import ModelRunner\n"
+        "ModelRunner(EngineConfig(kv_bytes=1 << 20, threads=1), read_folder(Path(sys.argv[1]), name='tiny'))\n"
+        "sys.exit('transformers' in sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", script, str(folder.path)], check=True, cwd=Path(__file__).parents[3])
 
 
 def test_names_what_runs(folder: ModelFolder) -> None:
