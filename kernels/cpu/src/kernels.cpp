@@ -101,7 +101,7 @@ enum Level { PLAIN = 0, AVX2 = 1, AVX512 = 2, AVX512_BF16 = 3, NUM_LEVELS = 4 };
 
 template <class T>
 struct Table {
-    void (*attend)(const AttentionArgs&, const Item&, float*, float*);
+    void (*attend)(const AttentionArgs&, const Item&, const Item*, float*, float*);
     void (*merge)(const AttentionArgs&, const Item&, const float*);
     void (*rms_norm)(const T*, T*, const T*, T*, int, float);
     void (*rope)(T*, const float*, int, int);
@@ -234,16 +234,19 @@ void run_attention(int level, const AttentionArgs& a, const Sequences& s, int th
     const size_t row = g.dim + 2, needed = plan_items(s, g, a.window, items) * row;
     if (partials.size() < needed) partials.resize(needed);
     const int group = g.heads / g.kv_heads, rows = group > TILE_ROWS ? group : TILE_ROWS;
-    const size_t room = (size_t)rows * (2 * g.dim + score_width(g.slots) + 2) + 64;
+    const size_t width = score_width(g.slots);
+    const size_t room = (size_t)rows * (2 * g.dim + width + 2) + 4 * width + 64;  // 4: two addresses a token
     const Item* list = items.data();
     float* parts = partials.data();
-    const int64_t count = items.size();
+    const int64_t count = items.size(), share = count / (16 * threads) > 0 ? count / (16 * threads) : 1;
 #pragma omp parallel num_threads(threads) if (count > 1)
     {
         float* memory = scratch(room);
-#pragma omp for schedule(dynamic, 1)
-        for (int64_t i = 0; i < count; i++)
-            table.attend(a, list[i], memory, list[i].ranges > 1 ? parts + list[i].partial * row : nullptr);
+#pragma omp for schedule(dynamic, share)
+        for (int64_t i = 0; i < count; i++) {
+            const Item* following = i + 1 < count ? list + i + 1 : nullptr;  // this thread's next one, but for the last of a share
+            table.attend(a, list[i], following, memory, list[i].ranges > 1 ? parts + list[i].partial * row : nullptr);
+        }
         if (needed) {
 #pragma omp for schedule(dynamic, 1)
             for (int64_t i = 0; i < count; i++)
