@@ -50,7 +50,7 @@ class Outputs:
 
     @property
     def used(self) -> tuple[float, int]:
-        """Byte·seconds of device KV and preemptions so far, of all: a block that they share counts for each of them."""
+        """Byte·seconds of device KV and preemptions so far, of all: a block that they share counts once."""
         if len(self._all) == 1:
             (output,) = self._all
             return output.kv_byte_seconds, output.num_preemptions

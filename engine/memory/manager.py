@@ -137,6 +137,8 @@ class KVMemory:
             self.supply.use(block)
         self._append(table, blocks)
         table.num_sealed = num_tokens // self.shape.block_size
+        if parent.meter is not None:
+            parent.meter.admit(table, now)
         return table
 
     def grow(self, table: BlockTable, num_tokens: int, now: float, *, last_resort: bool = False) -> Shortage | None:
@@ -160,8 +162,12 @@ class KVMemory:
         block = self.supply.allocate_one(table)
         if block is None:
             return False
-        table.block_seconds += len(table.blocks) * (now - table.since)
+        table.block_seconds += table.num_metered * (now - table.since)
         table.since = now
+        if table.meter is None:
+            table.num_metered += 1
+        else:
+            table.meter.add(table, (block,))
         self._writes.append(_new(TableWrite, (table.row, len(table.blocks), (block,))))
         table.blocks.append(block)
         table.capacity += self.shape.block_size
@@ -180,6 +186,8 @@ class KVMemory:
         if shortage is not None:
             return shortage
         (fresh,) = self.supply.allocate(table, 1, num_head=num_head)
+        if table.meter is not None:
+            table.meter.replace(table, index, fresh, now)
         table.blocks[index] = fresh
         self.copies.append((BlockCopy(block, fresh), account))  # takes over what held the block for the table
         self._writes.append(TableWrite(row=table.row, column=index, blocks=(fresh,)))
@@ -220,7 +228,7 @@ class KVMemory:
             tokens = token_ids[index * size : (index + 1) * size]
             known = self.tree.insert(key, block, place, token_ids=tokens, account=account)
             if known is not None:
-                self._replace(table, index, known)
+                self._replace(table, index, known, now)
                 continue
             self.pool.seal(block)
             self.tree.start_with(block, self.supply.reclaim.of(account).order.stored(key, now), now)
@@ -231,6 +239,8 @@ class KVMemory:
         if self.tables.pop(table.sequence, None) is not table:
             raise InvariantError(f"table of sequence {table.sequence} is freed twice")
         table.settle(now)
+        if table.meter is not None:
+            table.meter.dismiss(table, now)
         self.supply.release(table, table.reserved)
         if self.copies:
             self._drop_copies(table, now)
@@ -243,7 +253,7 @@ class KVMemory:
         self.supply.discard(unknown)
         self.rows.append(table.row)
         table.blocks = []
-        table.capacity = 0
+        table.capacity = table.num_metered = 0
 
     def take_writes(self, now: float) -> tuple[tuple[TableWrite, ...], tuple[BlockId, ...], tuple[BlockCopy, ...]]:
         """Return table cells to write, blocks to poison and blocks to copy since the last call, each in order."""
@@ -272,10 +282,12 @@ class KVMemory:
             order.looked_up(keys[:num_head], min(num_found, num_head), now)
         self.supply.reclaim.of(table.account.index).order.looked_up(keys[num_head:], max(0, num_found - num_head), now)
 
-    def _replace(self, table: BlockTable, index: int, known: BlockId) -> None:
+    def _replace(self, table: BlockTable, index: int, known: BlockId, now: float) -> None:
         """Put a block of the same content in place of the table's own."""
         own = table.blocks[index]
         self.supply.use(known)
+        if table.meter is not None:
+            table.meter.replace(table, index, known, now)
         table.blocks[index] = known
         self._writes.append(TableWrite(row=table.row, column=index, blocks=(known,)))
         table.account_at(index).blocks -= 1
@@ -287,6 +299,10 @@ class KVMemory:
         self._writes.append(TableWrite(row=table.row, column=len(table.blocks), blocks=tuple(blocks)))
         table.blocks += blocks
         table.capacity = len(table.blocks) * self.shape.block_size
+        if table.meter is None:
+            table.num_metered += len(blocks)
+        else:
+            table.meter.add(table, blocks)
 
     def _drop_copies(self, table: BlockTable, now: float) -> None:
         """Forget copies into a table that is given up before they were made."""

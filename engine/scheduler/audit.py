@@ -29,10 +29,11 @@ def audit(roster: "Roster") -> None:
     if found != count or sum(len(tenant.running) for tenant in tenants) != len(roster.running):
         raise InvariantError(f"sequences by state {count}, in lists {found}")
     live = sum(tenant.num_live for tenant in tenants)
-    if live != len(roster.sequences) or sum(tenant.num_held for tenant in tenants) != len(roster.held):
-        raise InvariantError("a tenant's number of live requests is wrong")
-    in_line = [one for one in roster.sequences.values() if one.state in (State.WAITING, State.PARKED)]
-    if sum(tenant.num_ahead for tenant in tenants) != sum(one.num_asked - 1 for one in in_line):
+    num_held = sum(one.num_asked for one in roster.held.values())
+    if live != len(roster.sequences) or sum(tenant.num_held for tenant in tenants) != num_held:
+        raise InvariantError("a tenant's number of live or held requests is wrong")
+    idle = [one for one in roster.sequences.values() if one.state is not State.RUNNING]
+    if sum(tenant.num_ahead for tenant in tenants) != sum(one.num_asked - 1 for one in idle):
         raise InvariantError("a tenant's number of outputs to come is wrong")
     if {tenant.name for tenant in tenants if tenant.num_waiting} != set(roster.waiting):
         raise InvariantError("the list of waiting tenants is wrong")

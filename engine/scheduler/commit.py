@@ -78,7 +78,7 @@ class Commit:
             if token in sequence.stop_ids or len(tokens) - sequence.num_prompt >= sequence.max_tokens:
                 self._finish(sequence, (token,), (), now)
             elif sequence.announced:
-                held = sequence.kv_block_seconds + table.block_seconds + len(table.blocks) * (now - table.since)
+                held = sequence.kv_block_seconds + table.block_seconds + table.num_metered * (now - table.since)
                 news = (sequence.handle, (token,), held * block_bytes, sequence.num_preemptions, sequence.index)
                 outputs.append(_new(RequestOutput, news + _NO_MORE_NEWS))  # a call of RequestOutput takes twice as long
             else:

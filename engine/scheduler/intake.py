@@ -6,18 +6,17 @@ from collections.abc import Iterable
 from engine.errors import ProtocolError
 from engine.policy import PolicyUpdate, TenantPolicy
 from engine.request import FinishReason, GenerationRequest, RefusalCode, SequenceId
-from engine.scheduler.beam_group import BeamGroup
 from engine.scheduler.fairness import class_rank
 from engine.scheduler.outputs import Refusal, RequestOutput
 from engine.scheduler.roster import Roster
 from engine.scheduler.sequence import SequenceState, State
 from engine.scheduler.sharing import SharedPrefixes
-from engine.scheduler.sizing import Limits, check_form, size
+from engine.scheduler.sizing import Limits, beam_width, check_form, size
 from engine.scheduler.tenant import Tenant
 
 HOLD_SECONDS = 5.0  # how long a request waits for its tenant's policy
 _RANDOM_MASK = (1 << 64) - 1
-MAX_HELD = 1024  # requests of one tenant that may be held: without a policy it has no queue limit of its own
+MAX_HELD = 1024  # outputs of one tenant that may be held: without a policy it has no queue limit of its own
 
 
 class Intake:
@@ -51,8 +50,9 @@ class Intake:
             return
         tenant = self._roster.tenants.get(request.tenant)
         if self._must_hold(tenant, request):
-            if tenant is not None and tenant.num_held >= MAX_HELD:
-                self._turn_away(sequence, _queue_full(tenant.num_held, None))
+            num_held = 0 if tenant is None else tenant.num_held
+            if num_held + max(request.n, beam_width(request)) > MAX_HELD:
+                self._turn_away(sequence, _queue_full(num_held, None))
             else:
                 self._roster.hold(self._enter(sequence, request), now + HOLD_SECONDS)
             return
@@ -116,8 +116,7 @@ class Intake:
         sampling = request.sampling
         state.random_key = self._random.getrandbits(64) if sampling.seed is None else sampling.seed & _RANDOM_MASK
         state.stop_ids = sampling.stop_token_ids if sampling.ignore_eos else sampling.stop_token_ids | self._eos
-        if request.beams is not None:
-            state.beams = BeamGroup(state, self._limits.block_size)
+        if state.beams is not None:
             state.sampling = state.beams.sampling(self._limits.vocab_size)
         return state
 

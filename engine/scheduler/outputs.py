@@ -19,6 +19,9 @@ class RequestOutput(NamedTuple):
     `token_ids` holds every sampled token, the end-of-turn or stop token included; `logprobs` has one number for each of
     them where the request asks for log-probabilities, and is empty where it does not.
 
+    `kv_byte_seconds` counts each block that the request's outputs share for one of them: their sum is what the request
+    holds. A block that the prefix cache lets several requests share counts for each of them.
+
     A beam search reports how many tokens its beams have grown by, and everything else at its end.
     """
 

@@ -68,9 +68,10 @@ class Roster:
         tenant.num_live += 1
         state = SequenceState(sequence, request, tenant, self._next_number)
         self._next_number += request.n  # its other outputs stand right behind it
+        if request.beams is not None:
+            state.beams = BeamGroup(state, self.memory.shape.block_size)
         self.sequences[sequence] = state
-        self.held[sequence] = state
-        tenant.num_held += 1
+        self._hold(state)
         self.timers.set(state, request.deadline)
         return state
 
@@ -78,8 +79,7 @@ class Roster:
         """Keep a request out of the lines until its tenant has a policy, at most until `until`."""
         self._leave(sequence)
         sequence.state = State.HELD
-        self.held[sequence.id] = sequence
-        sequence.tenant.num_held += 1
+        self._hold(sequence)
         self._limit(sequence, until)
 
     def queue(self, sequence: SequenceState) -> None:
@@ -112,6 +112,8 @@ class Roster:
             sequence.queue_seconds = max(0.0, now - sequence.request.arrived_at)
             if sequence.request.n > 1 and sequence.beams is None:
                 self._fan_out(sequence)
+        if sequence.group is not None and table.meter is None:
+            sequence.group.meter.admit(table, now)
         if sequence.beams is not None:
             self.searches[sequence.id] = sequence.beams
 
@@ -227,8 +229,7 @@ class Roster:
             output = self._another(leader)
             output.number, output.index, output.group = leader.number + index, index, group
             output.random_key = fork_key(leader.random_key, index)
-            self.held[output.id] = output
-            output.tenant.num_held += 1
+            self._hold(output)
             group.members.append(output)
             self.queue(output)
 
@@ -257,19 +258,25 @@ class Roster:
         deadline = sequence.request.deadline
         self.timers.set(sequence, min(until, deadline) if deadline > 0 else until)
 
+    def _hold(self, sequence: SequenceState) -> None:
+        self.held[sequence.id] = sequence
+        sequence.tenant.num_held += sequence.num_asked
+        sequence.tenant.num_ahead += sequence.num_asked - 1
+
     def _leave(self, sequence: SequenceState) -> None:
         tenant = sequence.tenant
+        if sequence.state is State.RUNNING:
+            return
+        tenant.num_ahead -= sequence.num_asked - 1
         if sequence.state is State.WAITING:
             tenant.lines[sequence.rank].remove(sequence)
-            tenant.num_ahead -= sequence.num_asked - 1
             if tenant.num_waiting == 0:
                 del self.waiting[tenant.name]
         elif sequence.state is State.HELD:
             del self.held[sequence.id]
-            tenant.num_held -= 1
+            tenant.num_held -= sequence.num_asked
         elif sequence.state is State.PARKED:
             del tenant.parked[sequence.number]
-            tenant.num_ahead -= sequence.num_asked - 1
             sequence.refusal = None
 
     def _stop(self, sequence: SequenceState, now: float) -> None:

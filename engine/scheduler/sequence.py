@@ -3,7 +3,7 @@
 from enum import Enum
 
 from engine.memory.keys import KeyChain
-from engine.memory.table import BlockTable
+from engine.memory.table import BlockTable, SharedMeter
 from engine.request import GenerationRequest, SequenceId
 from engine.scheduler.beam_group import BeamGroup
 from engine.scheduler.outputs import Refusal
@@ -26,10 +26,11 @@ class SequenceGroup:
     One of them computes the prompt: the first, unless it is gone. The others fork from any that has it.
     """
 
-    __slots__ = ("members",)
+    __slots__ = ("members", "meter")
 
     def __init__(self, first: "SequenceState") -> None:
         self.members = [first]
+        self.meter = SharedMeter()  # of those that run
 
 
 class SequenceState:
@@ -126,7 +127,7 @@ class SequenceState:
         return 1 if self.admitted else max(self.request.n, self.num_places)
 
     def held(self, now: float) -> float:
-        """Return the block·seconds held so far; those of a search are its group's to count."""
+        """Return the block·seconds metered so far; those of a search are its group's to count."""
         if self.table is None or (self.beams is not None and self.beams.search is not None):
             return self.kv_block_seconds
         return self.kv_block_seconds + self.table.held(now)

@@ -88,8 +88,8 @@ class Tenant:
         self.lines = (Line(), Line(), Line())  # by service class
         self.parked: dict[int, SequenceState] = {}
         self.num_live = 0  # all its sequences, held ones too
-        self.num_held = 0
-        self.num_ahead = 0  # further outputs and beams of those in its lines and parked that have never run
+        self.num_held = 0  # outputs and beams of those that are held
+        self.num_ahead = 0  # further outputs and beams of those that have never run
         self.output_tokens = 0
 
     def adopt(self, policy: TenantPolicy | None, account: Account | None) -> None:

@@ -140,11 +140,13 @@ class Traffic:
 
 
 def check_all_ended(world: World) -> None:
-    """Every request has ended or was refused, all of its outputs, exact; nothing is left."""
+    """Every request has ended or was refused, all of its outputs, exact and metered; nothing is left."""
     assert set(world.finished) | set(world.refused) >= set(world.requests), "a request has not ended"
     for sequence, request in world.requests.items():
         if sequence not in world.refused:
             assert all((sequence, index) in world.finished for index in range(1, request.n))
+        metered, held = world.metered(sequence), world.held_seconds[sequence]
+        assert abs(metered - held) <= 1e-9 * max(1.0, held), "a block is metered twice or not at all"
     for output, reason in world.finished.items():
         world.assert_exact(output)
         _check_end(world, output, reason)

@@ -88,6 +88,7 @@ class World:
         self.finished: dict[Output, FinishReason] = {}
         self.refused: dict[SequenceId, Refusal] = {}
         self.outputs: dict[Output, list[RequestOutput]] = defaultdict(list)
+        self.held_seconds: dict[SequenceId, float] = defaultdict(float)  # Σ distinct blocks of a request · seconds
         self.plan: StepPlan | None = None  # the last one
         self._policies: dict[str, TenantPolicy] = {}
         self._version = 0
@@ -189,6 +190,7 @@ class World:
         else:
             self._check_writes(plan)
             took = seconds + plan.num_tokens * self._token_seconds
+            self._meter(took)
             result = replace(self.runner.launch(plan).wait(), seconds=took)
             self.now += took
             outputs = self.scheduler.commit(plan, result)
@@ -203,6 +205,11 @@ class World:
             if not self.step():
                 return count
         raise AssertionError(f"still running after {limit} steps")
+
+    def metered(self, sequence: SequenceId) -> float:
+        """Return the block·seconds that a request's outputs have reported together."""
+        outputs: list[Output] = [sequence, *((sequence, index) for index in range(1, self.requests[sequence].n))]
+        return sum(self.outputs[one][-1].kv_byte_seconds for one in outputs if one in self.outputs) / BLOCK_BYTES
 
     def held(self, tenant: str) -> int:
         """Return the blocks that the tenant's sequences use."""
@@ -289,6 +296,15 @@ class World:
             return Identity(own)
         head = self._identities.setdefault(chain.head.namespace, len(self._identities) + 1)
         return Identity(own, head, chain.head.num_blocks * self.shape.block_size)
+
+    def _meter(self, seconds: float) -> None:
+        """Count what each request holds while a step runs: blocks change hands before it and after it."""
+        blocks: dict[SequenceId, set[int]] = defaultdict(set)
+        for one in self.scheduler.roster.running:
+            assert one.table is not None
+            blocks[one.handle].update(one.table.blocks)
+        for sequence, held in blocks.items():
+            self.held_seconds[sequence] += len(held) * seconds
 
     def _check_writes(self, plan: StepPlan) -> None:
         """Check that no step writes to a block that is full or that somebody else holds too."""

@@ -3,7 +3,8 @@
 import pytest
 
 from engine.errors import ProtocolError
-from engine.request import FinishReason, GenerationRequest, RefusalCode, RequestId, SequenceId, TenantId
+from engine.request import BeamParams, FinishReason, GenerationRequest, RefusalCode, RequestId, SequenceId, TenantId
+from engine.scheduler.intake import MAX_HELD
 from tests.engine.world import World
 
 
@@ -284,3 +285,25 @@ def test_end_of_turn_and_stop_ids_end_a_request() -> None:
     assert other.finished[stops] is FinishReason.STOP
     assert other.tokens[ignores] == tokens
     assert other.tokens[own] == tokens[: tokens.index(tokens[2]) + 1]
+
+
+def test_what_is_held_is_counted_in_outputs() -> None:
+    """Without a policy there is no queue limit, so that many outputs or beams a request count as so many requests."""
+    world = World(max_rows=64)
+    taken = [world.submit("stranger", 4, n=100) for _ in range(10)]
+    late = world.submit("stranger", 4, n=25)
+    wide = world.submit("stranger", 4, beams=BeamParams(width=25))
+    taken.append(world.submit("stranger", 4, n=20))
+    taken += [world.submit("stranger", 4) for _ in range(4)]
+    last = world.submit("stranger", 4)
+    world.step()
+    assert set(world.refused) == {late, wide, last}
+    assert {refusal.code for refusal in world.refused.values()} == {RefusalCode.QUEUE_FULL}
+    assert "1024 outputs" in world.refused[last].message
+    assert world.scheduler.roster.tenant(TenantId("stranger")).num_held == MAX_HELD
+    world.cancel(taken[0])
+    again = world.submit("stranger", 4, beams=BeamParams(width=32))
+    world.policy("stranger", blocks=64, max_queued=1000)
+    world.step()
+    assert again not in world.refused
+    assert world.scheduler.roster.tenant(TenantId("stranger")).num_held == 0
