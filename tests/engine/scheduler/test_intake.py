@@ -302,8 +302,8 @@ def test_what_is_held_is_counted_in_outputs() -> None:
     assert "1024 outputs" in world.refused[last].message
     assert world.scheduler.roster.tenant(TenantId("stranger")).num_held == MAX_HELD
     world.cancel(taken[0])
-    again = world.submit("stranger", 4, beams=BeamParams(width=32))
-    world.policy("stranger", blocks=64, max_queued=1000)
+    again = world.submit("stranger", 4, n=100)
+    world.policy("stranger", max_queued=1100)
     world.step()
     assert again not in world.refused
     assert world.scheduler.roster.tenant(TenantId("stranger")).num_held == 0
