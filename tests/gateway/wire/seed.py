@@ -35,6 +35,11 @@ def key(tenant_id: str, options: dict[str, Any]) -> dict[str, Any]:
     return {"secret": created.secret, "key_id": created.key.id}
 
 
+def operator() -> dict[str, Any]:
+    """Create an operator's management key."""
+    return {"secret": keys.create_management_key(name="test", role="operator", actor=ACTOR).secret}
+
+
 def revoke(tenant_id: str, key_id: str) -> dict[str, Any]:
     """Revoke a key."""
     keys.revoke_key(key_id=key_id, tenant_id=tenant_id, actor=ACTOR)
@@ -78,6 +83,7 @@ def session(tenant_id: str, email: str, role: str) -> dict[str, Any]:
 DOES: dict[str, Callable[..., dict[str, Any]]] = {
     "tenant": tenant,
     "key": key,
+    "operator": operator,
     "revoke": revoke,
     "policy": change_policy,
     "usage": usage,
