@@ -9,12 +9,14 @@ S sequences. Tensors are of the ops' dtype on the ops' device unless said otherw
 
 import logging
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from typing import Literal
 
 import torch
 
 from kernels.batch import AttentionBatch, AttentionForm
 from kernels.errors import BackendUnavailable
+from kernels.layers import ComposedLayers, Layer, LayerStack
 from kernels.pages import LayerPages, Pages, PageShape
 from kernels.quantised import WeightDtype
 
@@ -121,6 +123,10 @@ class Ops(ABC):
     @abstractmethod
     def pack_linear(self, weight: torch.Tensor, bias: torch.Tensor | None = None) -> Linear:
         """Prepare `weight` `[out, in]` (and `bias` `[out]`) once, at load."""
+
+    def pack_layers(self, layers: Sequence[Layer]) -> LayerStack:
+        """Prepare the layers of a decoder once, at load."""
+        return ComposedLayers(self, layers)
 
 
 def select_backend(

@@ -7,8 +7,9 @@ from engine.model.loader import DecoderWeights, LayerWeights
 from engine.model.rope import rope_table
 from engine.model.spec import DecoderSpec, LayerSpec, RopeSpec
 from kernels.batch import AttentionBatch, AttentionForm
+from kernels.layers import Layer
 from kernels.ops import Ops
-from kernels.pages import LayerPages, Pages, PageShape
+from kernels.pages import Pages, PageShape
 
 
 class Decoder:
@@ -18,12 +19,14 @@ class Decoder:
         self._spec = spec
         self._weights = weights
         self._ops = ops
-        self._activate = ops.gelu_mul if spec.activation == "gelu" else ops.silu_mul
         self._embedding_scale = float(torch.tensor(spec.embedding_scale, dtype=ops.dtype))  # rounded as the models do
         tables: list[tuple[RopeSpec, torch.Tensor]] = []
-        self._layers = tuple(
-            _Layer(spec, layer, part, _table(tables, layer, spec.head_dim, max_positions, ops.device))
-            for layer, part in zip(spec.layers, weights.layers, strict=True)
+        following = [*(layer.attention_norm for layer in weights.layers[1:]), weights.norm]
+        self._layers = ops.pack_layers(
+            [
+                _layer(spec, own, part, _table(tables, own, spec.head_dim, max_positions, ops.device), next_norm)
+                for own, part, next_norm in zip(spec.layers, weights.layers, following, strict=True)
+            ]
         )
 
     def page_shape(self, *, num_blocks: int, block_size: int) -> PageShape:
@@ -50,48 +53,39 @@ class Decoder:
         Returns:
             Logits `[N, vocab]`.
         """
-        spec, ops, eps = self._spec, self._ops, self._spec.norm_eps
+        spec, ops = self._spec, self._ops
         residual = F.embedding(token_ids, self._weights.embedding)
         if self._embedding_scale != 1.0:
             residual.mul_(self._embedding_scale)
-        hidden = ops.rms_norm(residual, self._weights.layers[0].attention_norm, eps=eps)
-        following = [*(layer.attention_norm for layer in self._weights.layers[1:]), self._weights.norm]
-        for layer, layer_pages, next_norm in zip(self._layers, pages.layers, following, strict=True):
-            weights = layer.weights
-            attended = weights.output(self._attend(hidden, layer, layer_pages, batch))
-            attended = self._normal(attended, weights.attention_post_norm)
-            hidden = ops.rms_norm(attended, weights.mlp_norm, eps=eps, residual=residual)
-            delta = weights.down(self._activate(weights.gate_up(hidden)))
-            delta = self._normal(delta, weights.mlp_post_norm)
-            hidden = ops.rms_norm(delta, next_norm, eps=eps, residual=residual)
+        hidden = ops.rms_norm(residual, self._weights.layers[0].attention_norm, eps=spec.norm_eps)
+        hidden = self._layers(hidden, residual, pages, batch)
         logits = self._weights.head(hidden[sampled])  # none: [0, vocab]
         return _capped(logits, spec.logit_soft_cap) if spec.logit_soft_cap else logits
 
-    def _normal(self, x: torch.Tensor, weight: torch.Tensor | None) -> torch.Tensor:
-        return x if weight is None else self._ops.rms_norm(x, weight, eps=self._spec.norm_eps)
 
-    def _attend(self, hidden: torch.Tensor, layer: "_Layer", pages: LayerPages, batch: AttentionBatch) -> torch.Tensor:
-        """Return `[T, num_heads * head_dim]`; writes this step's keys and values."""
-        spec, ops, weights = self._spec, self._ops, layer.weights
-        heads = weights.qkv(hidden).view(-1, spec.num_heads + 2 * spec.num_kv_heads, spec.head_dim)
-        query, key, value = torch.split(heads, [spec.num_heads, spec.num_kv_heads, spec.num_kv_heads], 1)
-        if weights.query_norm is not None and weights.key_norm is not None:
-            query.copy_(ops.rms_norm(query, weights.query_norm, eps=spec.norm_eps))
-            key.copy_(ops.rms_norm(key, weights.key_norm, eps=spec.norm_eps))
-        if layer.table is None:
-            ops.kv_write(key, value, pages, batch.slots)
-        else:
-            ops.rope_kv_write(heads, layer.table, batch.positions, pages, batch.slots)
-        return ops.paged_attention(query, pages, batch, layer.form)
-
-
-class _Layer:
-    """One layer's weights, form of attention and rotary table."""
-
-    def __init__(self, spec: DecoderSpec, layer: LayerSpec, weights: LayerWeights, table: torch.Tensor | None) -> None:
-        self.weights = weights
-        self.form = AttentionForm(spec.attention_scale, layer.window, spec.attention_soft_cap)
-        self.table = table  # None: the layer knows no positions
+def _layer(
+    spec: DecoderSpec, own: LayerSpec, weights: LayerWeights, table: torch.Tensor | None, next_norm: torch.Tensor
+) -> Layer:
+    """Return one layer as the kernels run it."""
+    return Layer(
+        num_heads=spec.num_heads,
+        num_kv_heads=spec.num_kv_heads,
+        head_dim=spec.head_dim,
+        norm_eps=spec.norm_eps,
+        activation=spec.activation,
+        form=AttentionForm(spec.attention_scale, own.window, spec.attention_soft_cap),
+        table=table,
+        qkv=weights.qkv,
+        query_norm=weights.query_norm,
+        key_norm=weights.key_norm,
+        output=weights.output,
+        attention_post_norm=weights.attention_post_norm,
+        mlp_norm=weights.mlp_norm,
+        gate_up=weights.gate_up,
+        down=weights.down,
+        mlp_post_norm=weights.mlp_post_norm,
+        next_norm=next_norm,
+    )
 
 
 def _table(

@@ -40,6 +40,10 @@ _SIGNATURES: dict[str, tuple[type, ...]] = {
         *(_int, _int, _pointer, _pointer, _long),  # level, type, weight, x, its stride
         *(_pointer, _long, _int),  # out, rows, threads
     ),
+    "tg_layers": (
+        *(_int, _int, _pointer, _int, _pointer),  # level, type, layers, how many, batch
+        *(_pointer, _pointer, _pointer, _long, _int),  # hidden, residual, pages, bytes of a layer's, threads
+    ),
     "tg_advise_huge": (_pointer, _long),
     "tg_move_blocks": (
         *(_pointer, _long, _long, _pointer),  # from, bytes from block to block and layer to layer, block ids
@@ -82,6 +86,32 @@ class LinearWeight(ctypes.Structure):
     )
 
 
+class CpuLayer(ctypes.Structure):
+    """A decoder layer, as the library's `Layer`."""
+
+    _fields_ = (
+        *((name, ctypes.POINTER(LinearWeight)) for name in ("qkv", "output", "gate_up", "down")),
+        *((name, ctypes.c_void_p) for name in ("query_norm", "key_norm", "attention_post_norm", "mlp_norm")),
+        *((name, ctypes.c_void_p) for name in ("mlp_post_norm", "next_norm", "table")),
+        ("geometry", Geometry),
+        *((name, ctypes.c_float) for name in ("eps", "scale", "soft_cap")),
+        *((name, ctypes.c_int32) for name in ("window", "activation")),
+    )
+
+
+class CpuBatch(ctypes.Structure):
+    """The flat batch of a step, as the library's `Batch`."""
+
+    _fields_ = (
+        ("table", ctypes.c_void_p),
+        ("table_stride", ctypes.c_int64),
+        *((name, ctypes.c_void_p) for name in ("rows", "query_starts", "contexts", "positions", "slots")),
+        ("tokens", ctypes.c_int64),
+        ("sequences", ctypes.c_int32),
+        ("block_size", ctypes.c_int32),
+    )
+
+
 class Library:
     """Functions of one loaded library, and the best instruction set of this machine."""
 
@@ -101,5 +131,6 @@ class Library:
         self.gelu_mul = handle.tg_gelu_mul
         self.kv_write = handle.tg_kv_write
         self.linear = handle.tg_linear
+        self.layers = handle.tg_layers
         self.advise_huge = handle.tg_advise_huge
         self.move_blocks = handle.tg_move_blocks

@@ -5,7 +5,7 @@ A page lies, per block and KV head, as keys `[D / 2][slot][2]` (bfloat16) or `[D
 """
 
 import ctypes
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -13,10 +13,12 @@ import torch
 
 from kernels.batch import AttentionBatch, AttentionForm
 from kernels.cpu.build import library
+from kernels.cpu.layers import CpuLayers
 from kernels.cpu.library import Geometry, Level, Library
 from kernels.cpu.linear import choose_linear
 from kernels.cpu.panels import PanelLinear
 from kernels.errors import BackendUnavailable
+from kernels.layers import Layer, LayerStack
 from kernels.ops import Linear, Ops
 from kernels.pages import LayerPages, Pages, PageShape
 from kernels.quantised import WeightDtype
@@ -221,6 +223,12 @@ class CpuOps(Ops):
             return self._linear(weight, bias)
         level, int8 = Level(self._level), self.weights == "int8"
         return PanelLinear(self._functions, level, weight, bias, int8=int8)
+
+    def pack_layers(self, layers: Sequence[Layer]) -> LayerStack:
+        """See `Ops.pack_layers`; one call of the library where it has all the linears."""
+        if CpuLayers.can_run(layers):
+            return CpuLayers(self._functions, Level(self._level), self.dtype, layers)
+        return super().pack_layers(layers)
 
 
 def _panels_are_best(dtype: torch.dtype, level: Level) -> bool:

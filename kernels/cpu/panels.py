@@ -50,7 +50,7 @@ class PanelLinear(Linear):
                 (Form.INT8_PAIRS, _signed_magnitudes(_pairs(values))) if pairs else (Form.INT8_PLAIN, _plain(values))
             )
         self._kept = (packed, scale, bias)  # the struct has only their addresses
-        self._weight = ctypes.pointer(
+        self.weight = ctypes.pointer(
             LinearWeight(
                 packed.data_ptr(),
                 None if scale is None else scale.data_ptr(),
@@ -76,7 +76,7 @@ class PanelLinear(Linear):
             self._multiply(
                 self._level,
                 self._type,
-                self._weight,
+                self.weight,
                 x.data_ptr(),
                 x.stride(0),
                 out.data_ptr(),

@@ -345,6 +345,8 @@ void run_linear(int level, const LinearWeight& l, const T* x, int64_t x_stride, 
     }
 }
 
+#include "layers.inc"
+
 }  // namespace
 
 extern "C" {
@@ -419,6 +421,14 @@ void tg_linear(int level, int type, const LinearWeight* l, const void* x, int64_
                int threads) {
     if (type == BFLOAT16) run_linear(level, *l, (const bf16*)x, x_stride, (bf16*)out, rows, threads);
     else run_linear(level, *l, (const float*)x, x_stride, (float*)out, rows, threads);
+}
+
+void tg_layers(int level, int type, const Layer* layers, int count, const Batch* b, void* hidden, void* residual, void* pages,
+               int64_t layer_bytes, int threads) {
+    if (type == BFLOAT16)
+        run_layers(level, layers, count, *b, (bf16*)hidden, (bf16*)residual, (char*)pages, layer_bytes, threads);
+    else
+        run_layers(level, layers, count, *b, (float*)hidden, (float*)residual, (char*)pages, layer_bytes, threads);
 }
 
 void tg_kv_write(int level, int type, const void* key, const void* value, int64_t stride, void* pages,
