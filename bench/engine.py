@@ -76,11 +76,17 @@ class Ours:
 
     def decode(self, case: DecodeCase) -> float:
         """Generate tokens behind the contexts; return tokens a second."""
-        tokens = [100 + row for row in range(case.batch)]
         began = time.perf_counter()
-        for step in range(case.steps):
-            tokens = self._step([_part(row, case.context + step, [token]) for row, token in enumerate(tokens)])
+        self.generate(case, case.steps)
         return case.steps * case.batch / (time.perf_counter() - began)
+
+    def generate(self, case: DecodeCase, steps: int) -> list[list[int]]:
+        """Return the tokens of each step."""
+        tokens, found = [100 + row for row in range(case.batch)], []
+        for step in range(steps):
+            tokens = self._step([_part(row, case.context + step, [token]) for row, token in enumerate(tokens)])
+            found.append(tokens)
+        return found
 
     def _columns(self, num_tokens: int) -> int:
         return -(-num_tokens // self._runner.shape.block_size)
