@@ -60,9 +60,10 @@ check: setup-test
 fuzz: setup-test
 	$(PY) -m tests.engine.fuzz --seconds 600
 
+# BENCHES="kernels serving" runs those alone; docs/benchmarks.md explains them.
+BENCHES ?=
 bench: setup $(STAMPS)/dev
-	mkdir -p bench/results
-	for module in engine gateway; do $(PY) -m "bench.$$module"; done
+	$(PY) -m bench $(BENCHES)
 
 clean:
 	@if [ -e var/up.lock ] && ! flock --nonblock var/up.lock true; then echo "Tollgate runs from var/: stop it first" >&2; exit 1; fi

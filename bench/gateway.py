@@ -6,7 +6,7 @@ that the engine's time is small. Direct and HTTP requests alternate, with the sa
     direct   Submit on a Generate stream to the last event
     http     POST /v1/chat/completions on a kept connection to the last byte
 
-`added` is the difference of the medians. Prints one JSON object.
+The table has the medians, and what the gateway adds; every figure goes to bench/results/gateway.csv.
 """
 
 import argparse
@@ -20,11 +20,11 @@ import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
 
 import httpx
 import structlog
 
+from bench.report import Row, machine, show, write
 from engine.protocol import pb
 from gateway.workers.client import Dial, WorkerClient
 from tests.engine.tiny_model import CHAT_TEMPLATE, make_tiny_model, make_tokenizer
@@ -115,10 +115,10 @@ async def over_http(stack: Stack, raw: str) -> AsyncIterator[Callable[[int, bool
         yield of
 
 
-async def run(stack: Stack, seconds: float) -> dict[str, Any]:
+async def run(stack: Stack, seconds: float) -> list[Row]:
     """Run every part and return the figures."""
     tenant = stack.tenant(max_running=512, max_queued=4096)
-    figures: dict[str, Any] = {}
+    rows: list[Row] = []
     async with direct(stack, tenant.id) as grpc_of, over_http(stack, tenant.key()) as http_of:
         for name, num_tokens, stream in (
             ("one token", 1, False),
@@ -128,20 +128,16 @@ async def run(stack: Stack, seconds: float) -> dict[str, Any]:
             engine, web = grpc_of(num_tokens), http_of(num_tokens, stream)
             await measure(engine, web, WARM_UP)
             own, all_of_it = await measure(engine, web, 200)
-            medians = statistics.median(own), statistics.median(all_of_it)
-            figures[name] = {
-                "direct_p50_ms": round(medians[0], 2),
-                "http_p50_ms": round(medians[1], 2),
-                "added_p50_ms": round(medians[1] - medians[0], 2),
-                "http_p99_ms": round(statistics.quantiles(all_of_it, n=100)[98], 2),
-            }
+            direct_ms, http_ms = statistics.median(own), statistics.median(all_of_it)
+            tail = statistics.quantiles(all_of_it, n=100)[98]
+            note = f"{http_ms - direct_ms:.2f} ms added; 99th percentile {tail:.2f} ms"
+            rows.append(Row(case=name, ours=http_ms, unit="ms", beside=direct_ms, note=note))
         for clients in (8, 32):
-            figures[f"requests a second, {clients} clients"] = {
-                "direct": round(await throughput(grpc_of(1), clients, seconds), 1),
-                "http": round(await throughput(http_of(1, False), clients, seconds), 1),
-            }
-    figures["web_rss_mb"] = round(resident_bytes(stack.web.pid) / 1e6, 1)
-    return figures
+            engine_rate = await throughput(grpc_of(1), clients, seconds)
+            web_rate = await throughput(http_of(1, False), clients, seconds)
+            rows.append(Row(case=f"{clients} clients", ours=web_rate, unit="requests/s", beside=engine_rate))
+    rows.append(Row(case="resident memory of web", ours=resident_bytes(stack.web.pid) / 1e6, unit="MB"))
+    return rows
 
 
 def resident_bytes(pid: int) -> int:
@@ -158,6 +154,7 @@ def main() -> None:
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(30))
     for name, value in ENVIRONMENT.items():
         os.environ.setdefault(name, value)
+    print(machine())
     services = Services()
     try:
         services.wait_ready()
@@ -165,9 +162,11 @@ def main() -> None:
             folder = Path(name)
             model = arguments.model or make_tiny_model(folder / "model")
             with running_stack(folder, {"bench": model}) as stack:
-                print(json.dumps(asyncio.run(run(stack, arguments.seconds)), indent=2))
+                rows = asyncio.run(run(stack, arguments.seconds))
     finally:
         services.stop()
+    show("HTTP beside the engine's own gRPC", rows, beside="gRPC")
+    write("gateway", rows)
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Callable
+from ctypes.util import find_library
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -82,8 +83,10 @@ def _vllm_environment(python: Path) -> dict[str, str]:
         "VLLM_NO_USAGE_STATS": "1",
         "HF_HUB_OFFLINE": "1",
     }
-    openmp = python.parent.parent / "lib" / "libiomp5.so"  # as it asks for at its start
-    return environment | ({"LD_PRELOAD": str(openmp)} if openmp.exists() else {})
+    # What it asks for at its start, as far as it is there: Intel's OpenMP, which comes with it, and tcmalloc.
+    openmp = python.parent.parent / "lib" / "libiomp5.so"
+    wanted = (find_library("tcmalloc_minimal"), str(openmp) if openmp.exists() else None)
+    return environment | {"LD_PRELOAD": ":".join(name for name in wanted if name)}
 
 
 def _gguf(python: Path) -> Path:
