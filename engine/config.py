@@ -28,7 +28,7 @@ class EngineConfig:
     max_batched_tokens: int = 512  # ENGINE_MAX_BATCHED_TOKENS: tokens of one step
     max_running: int = 256  # ENGINE_MAX_RUNNING: sequences that hold blocks at once, all tenants
     max_context: int = 0  # ENGINE_MAX_CONTEXT: tokens; 0: the model's own
-    threads: int = 0  # ENGINE_THREADS: compute threads; 0: from the affinity mask
+    threads: int = 0  # ENGINE_THREADS: compute threads; 0: from the affinity mask and the control groups' CPU quota
     poison: bool = False  # ENGINE_POISON: fill fresh and freed pages with NaN
     address: str = "127.0.0.1:7070"  # ENGINE_ADDRESS: host:port or unix:/path to listen on
     announce_address: str = ""  # ENGINE_ANNOUNCE_ADDRESS: what others dial; empty: `address`

@@ -1,6 +1,5 @@
 """The runner: owns every tensor, runs one forward a step over the paged cache. START HERE: `launch`."""
 
-import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -20,6 +19,7 @@ from kernels.batch import AttentionBatch
 from kernels.errors import BackendUnavailable
 from kernels.ops import Ops, select_backend
 from kernels.pages import Pages, PageShape
+from kernels.threads import usable_cores
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,7 @@ class ModelRunner:
     """Executes steps. Not thread-safe: one thread constructs it and launches all steps."""
 
     def __init__(self, config: EngineConfig, folder: ModelFolder) -> None:
-        torch.set_num_threads(config.threads or len(os.sched_getaffinity(0)))
+        torch.set_num_threads(config.threads or usable_cores())
         device, dtype = _device(config), _dtype(config)
         self._ops = _backend(config, device, dtype)
         self._poison = config.poison
