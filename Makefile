@@ -34,7 +34,7 @@ help:
 
 setup: $(STAMPS)/model $(STAMPS)/kernels $(STAMPS)/static
 
-setup-test: setup $(STAMPS)/dev $(STAMPS)/browser
+setup-test: setup $(STAMPS)/dev $(STAMPS)/triton $(STAMPS)/browser
 
 # Tied to make's life: whatever ends make ends the product, in order.
 serve: setup
@@ -62,7 +62,7 @@ fuzz: setup-test
 
 # BENCHES="kernels serving" runs those alone; docs/benchmarks.md explains them.
 BENCHES ?=
-bench: setup $(STAMPS)/dev
+bench: setup $(STAMPS)/dev $(STAMPS)/triton
 	$(PY) -m bench $(BENCHES)
 
 clean:
@@ -99,6 +99,9 @@ $(STAMPS)/python: $(STAMPS)/torch requirements.txt requirements/control.txt requ
 
 $(STAMPS)/dev: $(STAMPS)/python requirements-dev.txt
 	$(PY) -m pip install --quiet --disable-pip-version-check -r requirements-dev.txt
+	@touch $@
+
+$(STAMPS)/triton: $(STAMPS)/dev
 	@$(PY) -c 'import triton' 2>/dev/null || $(PY) -m pip install --quiet --disable-pip-version-check $(TRITON)
 	@touch $@
 

@@ -49,9 +49,9 @@ def test_core_that_dies_ends_all_outputs(worker: WorkerProcess, run: Run) -> Non
     async def story() -> None:
         async with channel(worker.address) as client:
             stream, control = client.generate(), client.control()
-            several = await stream.submit([HANG, 7], request_id="several", n=4)
             best = await stream.submit([HANG, 5], request_id="best", best_of=4)
             beams = await stream.submit([HANG, 0], request_id="beams", beam_search=pb.BeamSearch(width=4))
+            several = await stream.submit([HANG, 7], request_id="several", n=4)  # the last to begin, the longest
             await stream.tokens(several, 28)
             os.kill(worker.core_pid, signal.SIGKILL)
             for number in (several, best, beams):
