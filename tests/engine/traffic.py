@@ -1,7 +1,8 @@
 """Random traffic over a crowded pool, from a seed: prompts with common beginnings, forks, beams, share groups, moving
 limits.
 
-`World.step` audits every count, account and tree before and after each step and checks that no shared block is written.
+`World.step` audits every count, account and tree after each plan and each commit, and checks that no shared block is
+written and that each request is metered for what it holds.
 """
 
 import random
@@ -17,10 +18,10 @@ STOPS = (5, 6, 7)
 class Traffic:
     """One world with everything going on at once."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, world: World | None = None) -> None:
         self.chance = chance = random.Random(seed)
         self.num_steps = 0
-        self.world = World(
+        self.world = world or World(
             num_blocks=chance.randint(6, 48),
             block_size=chance.choice((1, 2, 4, 16)),
             max_rows=chance.randint(1, 16),
@@ -34,12 +35,22 @@ class Traffic:
 
     def run(self, num_events: int) -> World:
         """Let so many things happen, then let everything end, and check all of it."""
-        events = (self._submit, self._submit, self._submit, self._steps, self._steps, self._steps, self._steps)
-        rare = (self._cancel, self._change_policy, self._remove_policy, self._share, self._squeeze)
         for _ in range(num_events):
-            self.chance.choice(events if self.chance.random() < 0.85 else rare)()
+            self._event()
         self._finish()
         return self.world
+
+    def run_steps(self, num_steps: int) -> World:
+        """Let things happen for so many steps at least, then let everything end, and check all of it."""
+        while self.num_steps < num_steps:
+            self._event()
+        self._finish()
+        return self.world
+
+    def _event(self) -> None:
+        events = (self._submit, self._submit, self._submit, self._steps, self._steps, self._steps, self._steps)
+        rare = (self._cancel, self._change_policy, self._remove_policy, self._share, self._squeeze)
+        self.chance.choice(events if self.chance.random() < 0.85 else rare)()
 
     def _submit(self) -> None:
         """A request arrives, often with the beginning of another one, or as the next turn of one."""
@@ -82,10 +93,12 @@ class Traffic:
         return self.world.step(seconds)
 
     def _cancel(self) -> None:
-        """A client leaves."""
-        live = [one.handle for one in self.world.scheduler.roster.sequences.values()]
+        """A client leaves, or has enough of one output."""
+        live = list(self.world.scheduler.roster.sequences.values())
         if live:
-            self.world.cancel(self.chance.choice(live))
+            one = self.chance.choice(live)
+            index = self.chance.choice((None, one.index))
+            self.world.scheduler.cancel([one.handle], FinishReason.CANCELLED, index)
 
     def _change_policy(self) -> None:
         """An operator moves limits."""

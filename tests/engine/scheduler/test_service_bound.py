@@ -5,55 +5,79 @@ are backlogged, |W_f - W_g| ≤ 2 · max(w_p · L_in, w_q · M), with L_in the l
 """
 
 import random
+from array import array
 
 import pytest
 
 from engine.request import TenantId
 from engine.scheduler.tenant import OUTPUT_COST, PREFILL_COST
+from engine.step import StepPlan, StepResult
 from tests.engine.world import World
 
 TENANTS = (TenantId("one"), TenantId("other"))
-NUM_STEPS = 50
+NUM_STEPS = 20
+PARTS = 20  # of the schedules: one test each, so that they can run side by side
 
 
 def drift(seed: int, *, tight: bool = False) -> float:
-    """Return how far the service of two tenants drifted apart in a random schedule, as a share of the bound."""
+    """Return how far the service of two tenants drifted apart in a random schedule, as a share of the bound.
+
+    A schedule is `NUM_STEPS` steps of one scheduler, with a batch, a budget and shapes of requests of its own; both
+    tenants have requests in line before every step. The interval is the one, of all, over which they drift most.
+    """
     chance = random.Random(seed)
-    longest_prompt, longest_output, rows = chance.randint(1, 60), chance.randint(1, 30), chance.randint(1, 8)
-    num_blocks = chance.randint(24, 60) if tight else 512
-    world = World(num_blocks=num_blocks, max_rows=rows, budget=chance.randint(rows, 80), audit=False)
+    longest_prompt, longest_output, rows = chance.randint(1, 40), chance.randint(1, 12), chance.randint(1, 4)
+    num_blocks = chance.randint(24, 40) if tight else 256
+    world = World(num_blocks=num_blocks, max_rows=rows, budget=chance.randint(rows, 60), audit=False)
     for tenant in TENANTS:
         world.policy(tenant, blocks=num_blocks)
     served = dict.fromkeys(TENANTS, 0.0)
-    apart = [0.0]
+    least = most = 0.0
     shapes = {tenant: (chance.randint(1, longest_prompt), chance.randint(1, longest_output)) for tenant in TENANTS}
     for _ in range(NUM_STEPS):
         for tenant in TENANTS:
             while world.scheduler.roster.tenant(tenant).num_waiting <= rows:  # one step cannot take them all
                 prompt, output = shapes[tenant] if chance.random() < 0.5 else (longest_prompt, longest_output)
-                world.submit(tenant, [chance.randrange(1000) for _ in range(chance.randint(1, prompt))], output)
-        owners = {sequence: request.tenant for sequence, request in world.requests.items()}
-        world.step()
-        assert world.plan is not None
-        for part in world.plan.sequences:
-            is_decode = part.start >= len(world.requests[part.sequence].prompt)
-            served[owners[part.sequence]] += 0 if is_decode else len(part.token_ids) * PREFILL_COST
-            served[owners[part.sequence]] += OUTPUT_COST if part.sampling is not None else 0
-        apart.append(served[TENANTS[0]] - served[TENANTS[1]])
+                world.submit(tenant, array("B", chance.randbytes(chance.randint(1, prompt))), output)
+        for tenant, service in step(world).items():
+            served[tenant] += service
+        apart = served[TENANTS[0]] - served[TENANTS[1]]
+        least, most = min(least, apart), max(most, apart)
     batch = min(rows * (longest_prompt + longest_output), num_blocks * world.shape.block_size)
-    return (max(apart) - min(apart)) / (2 * max(PREFILL_COST * longest_prompt, OUTPUT_COST * batch))
+    return (most - least) / (2 * max(PREFILL_COST * longest_prompt, OUTPUT_COST * batch))
 
 
-@pytest.mark.parametrize("first", range(0, 400, 100))
-def test_service_of_backlogged_tenants_stays_within_the_bound(first: int) -> None:
-    """Random prompts, outputs, batch sizes and budgets: over no interval does one tenant get more than the bound."""
-    assert max(drift(seed) for seed in range(first, first + 100)) <= 1.0
+def step(world: World) -> dict[TenantId, float]:
+    """Run a step without a model, whose tokens would not matter here, and return the service of each tenant in it."""
+    plan = world.scheduler.plan()
+    assert plan is not None, "both want more"
+    num_sampled = sum(part.sampling is not None for part in plan.sequences)
+    world.now += 0.01
+    world.scheduler.commit(plan, StepResult(token_ids=(7,) * num_sampled, seconds=0.01))
+    return service(world, plan)
 
 
-@pytest.mark.parametrize("first", range(0, 100, 50))
-def test_service_stays_within_the_bound_under_pressure(first: int) -> None:
-    """One class, no guarantees, a pool for two or three requests: waiting for blocks adds nothing to the bound."""
-    assert max(drift(seed, tight=True) for seed in range(first, first + 50)) <= 1.0
+def service(world: World, plan: StepPlan) -> dict[TenantId, float]:
+    """Return what a step gives each tenant: prompt tokens that it computes and tokens that it samples, weighted."""
+    served = dict.fromkeys(TENANTS, 0.0)
+    for part in plan.sequences:
+        request = world.requests[part.sequence]
+        is_decode = part.start >= len(request.prompt)
+        served[request.tenant] += 0 if is_decode else len(part.token_ids) * PREFILL_COST
+        served[request.tenant] += OUTPUT_COST if part.sampling is not None else 0
+    return served
+
+
+@pytest.mark.parametrize("part", range(PARTS))
+def test_service_of_backlogged_tenants_stays_within_the_bound(part: int) -> None:
+    """10,000 schedules in twenty parts: over no interval of any does one tenant get more than the bound."""
+    assert 0.05 < max(drift(seed) for seed in range(part * 500, (part + 1) * 500)) <= 1.0
+
+
+@pytest.mark.parametrize("part", range(2))
+def test_service_stays_within_the_bound_under_pressure(part: int) -> None:
+    """500 more: one class, no guarantees, a pool for two or three requests. Waiting for blocks adds nothing."""
+    assert 0.05 < max(drift(seed, tight=True) for seed in range(part * 250, (part + 1) * 250)) <= 1.0
 
 
 def makespan(seed: int, *, tenants: int) -> float:
