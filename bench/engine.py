@@ -11,7 +11,6 @@ copies at every step: that is what one gets from it.
 """
 
 import argparse
-import os
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -187,7 +186,7 @@ def main() -> None:
     """Run the comparison."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
+    parser.add_argument("--threads", type=int, default=0, help="of both sides; 0: all")
     parser.add_argument("--dtype", default="bfloat16", choices=("bfloat16", "float32"))
     parser.add_argument("--weight-dtype", default="auto", choices=("auto", "int8"), help="of ours")
     options = parser.parse_args()

@@ -14,7 +14,6 @@ Each figure is the median over --repeats; where there are two sides they alterna
 """
 
 import argparse
-import os
 from dataclasses import dataclass
 from functools import partial
 
@@ -27,6 +26,7 @@ from bench.report import Row, machine, medians, samples_of, show, take_turns, wr
 from kernels.batch import AttentionBatch, AttentionForm
 from kernels.ops import Ops, select_backend
 from kernels.pages import Pages, PageShape
+from kernels.threads import usable_cores
 
 HEADS, KV_HEADS, DIM = 9, 3, 64
 BLOCK, LAYERS = 16, 8
@@ -156,7 +156,7 @@ def main() -> None:
     """Measure, print, write."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
+    parser.add_argument("--threads", type=int, default=usable_cores())
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
     ops = select_backend("auto", device=CPU, dtype=torch.bfloat16)

@@ -15,6 +15,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from kernels.threads import usable_cores
+
 RESULTS = Path(__file__).parent / "results"
 BUSY = 0.3  # load of others, in cores, above which a run is told to be noise
 
@@ -130,7 +132,7 @@ def machine() -> str:
         if line.startswith("model name"):
             model = line.partition(":")[2].strip()
             break
-    cores, busy = len(os.sched_getaffinity(0)), busy_cores()
+    cores, busy = usable_cores(), busy_cores()
     state = "quiet" if busy < BUSY else f"NOT QUIET ({busy:.1f} cores are busy with other work): figures are noise"
     return f"{model}, {cores} cores to use, {state}"
 

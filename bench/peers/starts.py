@@ -12,6 +12,7 @@ from bench.peers.servers import OurServer, PeerServer, Program, Server
 from engine.config import EngineConfig
 from engine.model.fetch import cache_dir
 from engine.model.folder import resolve_model
+from kernels.threads import usable_cores
 
 KV_GIB = 1  # of ours and of vLLM
 CONTEXT_TOKENS = 4096  # of the peers
@@ -59,7 +60,7 @@ def llama() -> Start:
 
     def run(folder: Path, freezer: Freezer) -> Server:
         python = installed(LLAMA)
-        cores = str(len(os.sched_getaffinity(0)))
+        cores = str(usable_cores())
         command = [str(python), "-m", "llama_cpp.server", "--model", str(_gguf(python)), "--model_alias", "bench"]
         command += ["--n_threads", cores, "--n_threads_batch", cores, "--n_ctx", str(CONTEXT_TOKENS)]
         command += ["--interrupt_requests", "false"]  # else a new request cuts off the one that is running
