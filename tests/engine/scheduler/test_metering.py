@@ -8,6 +8,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from engine.request import FinishReason, SequenceId, TenantId
+from engine.scheduler.outputs import RequestOutput
 from tests.engine.world import BLOCK_BYTES, Output, ShortOutputs, World
 
 PROMPT = [(7 * place) % 900 for place in range(42)]
@@ -150,3 +151,14 @@ def test_reports_never_fall() -> None:
         reports[output] = [one.kv_byte_seconds / BLOCK_BYTES for one in news]
     assert len(reports) == 4
     assert all(values == sorted(values) for values in reports.values())
+
+
+def test_news_of_a_decode_has_every_field() -> None:
+    """The hot loop writes it down field by field: it is what a call would make."""
+    world = World(block_size=4)
+    world.policy("minnow")
+    request = world.submit("minnow", 6, 4)
+    for _ in range(3):
+        world.step(1.0)
+    token = world.tokens[request][-1]
+    assert world.outputs[request][-1] == RequestOutput(request, (token,), (2 + 2 + 2) * float(BLOCK_BYTES))
