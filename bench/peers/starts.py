@@ -78,7 +78,7 @@ def _vllm_environment(python: Path) -> dict[str, str]:
     cores = sorted(os.sched_getaffinity(0))
     environment = _plain() | {
         "VLLM_CPU_KVCACHE_SPACE": str(KV_GIB),
-        # Left to itself it keeps one core free of computing; on a few cores that halves its speed at larger batches.
+        # Left to itself it keeps one core free of computing, on a machine of two half of all.
         "VLLM_CPU_OMP_THREADS_BIND": os.environ.get("VLLM_CPU_OMP_THREADS_BIND", ",".join(map(str, cores))),
         "VLLM_CACHE_ROOT": str(cache_dir() / "peers" / "vllm-cache"),
         "VLLM_NO_USAGE_STATS": "1",
