@@ -7,7 +7,7 @@ import pytest
 from websockets.exceptions import InvalidStatus
 from websockets.sync.client import connect
 
-from tests.gateway.wire.stack import Stack
+from tests.gateway.wire.stack import Stack, wait_for
 
 
 def test_health(stack: Stack) -> None:
@@ -49,8 +49,8 @@ def test_log_lines_hold_no_texts(stack: Stack) -> None:
     body = {"model": "tiny", "messages": [{"role": "user", "content": "sesame-open"}], "max_tokens": 3}
     with stack.http(raw) as client:
         request_id = client.post("/v1/chat/completions", json=body).headers["x-request-id"]
-    log = stack.web.log()
-    line = json.loads(next(line for line in log.splitlines() if request_id in line))
+    written = wait_for(lambda: [line for line in stack.web.log().splitlines() if request_id in line])
+    line, log = json.loads(written[0]), stack.web.log()
     assert line["tenant"] == tenant.slug
     assert line["status"] == 200
     assert line["completion_tokens"] <= 3

@@ -1,9 +1,5 @@
 """Every backend that this machine can run, at every instruction set, in both dtypes."""
 
-import os
-
-os.environ.setdefault("TRITON_INTERPRET", "1")  # before a kernel is decorated: no GPU is needed, and none is used
-
 import pytest
 import torch
 
