@@ -281,8 +281,11 @@ def test_client_that_vanishes(stack: Stack, tenant: TenantInTest) -> None:
     with dial(stack, tenant.key()) as socket:
         for _ in range(3):
             send(socket, type="response.create", response=LONG)
-        while receive(socket)["type"] != "response.output_text.delta":
-            pass
+        writing: set[str] = set()
+        while len(writing) < 3:  # the engine has all of them
+            event = receive(socket)
+            if event["type"] == "response.output_text.delta":
+                writing.add(event["response_id"])
         socket.socket.shutdown(sockets.SHUT_RDWR)
     records = wait_for(lambda: len(tenant.usage()) == 3 and tenant.usage())
     assert {record["finish_reason"] for record in records} == {"cancelled"}
