@@ -6,6 +6,7 @@ most its outputs times `max_tokens` of both. What is generated counts as it come
 
 import io
 import math
+from abc import ABC, abstractmethod
 from array import array
 from collections.abc import Iterator, Sequence
 
@@ -22,7 +23,7 @@ _DELTA_TOKENS = 1024  # of a beam, decoded at once
 _GOOD_ENDS = (FinishReason.STOP, FinishReason.LENGTH)
 
 
-class BestOutputs(Outputs):
+class BestOutputs(Outputs, ABC):
     """Outputs that leave at the end; of a request that was cancelled or failed none does."""
 
     def __init__(self, stream: Stream, texts: Sequence[TextStream], num_returned: int) -> None:
@@ -58,17 +59,17 @@ class BestOutputs(Outputs):
                 yield pb.Event(stream=stream, index=rank, output_finished=ended)
         yield pb.Event(stream=stream, finished=finished)
 
+    @abstractmethod
     def _num_bytes(self, output: LiveOutput) -> int:
         """Return about how many bytes the events of an output take."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _ranked(self) -> list[LiveOutput]:
         """Return the outputs, best first."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _deltas(self, output: LiveOutput) -> Iterator[pb.Delta]:
         """Return tokens and text of an output."""
-        raise NotImplementedError
 
 
 class SampledBest(BestOutputs):
