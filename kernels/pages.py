@@ -55,7 +55,3 @@ class Pages:
     def fill(self, blocks: torch.Tensor, value: float) -> None:
         """Overwrite whole blocks in every layer. `blocks`: int64 ids."""
         self.data.index_fill_(1, blocks, value)
-
-    def copy(self, source: int, target: int) -> None:
-        """Copy a whole block in every layer; in what order a page stores things does not matter to it."""
-        self.data[:, target] = self.data[:, source]
