@@ -26,6 +26,8 @@ class EngineConfig:
     kv_bytes: int = 1 << 30  # ENGINE_KV_BYTES: device pool, bytes
     block_size: int = 16  # ENGINE_BLOCK_SIZE: token slots of a block
     max_batched_tokens: int = 512  # ENGINE_MAX_BATCHED_TOKENS: tokens of one step
+    overlap: str = "auto"  # ENGINE_OVERLAP: plan a step while the one before it runs: auto (on CUDA), on, off
+    graphs: str = "auto"  # ENGINE_GRAPHS: decode steps as CUDA graphs, captured at start: auto (on CUDA), off
     max_running: int = 256  # ENGINE_MAX_RUNNING: sequences that hold blocks at once, all tenants
     max_context: int = 0  # ENGINE_MAX_CONTEXT: tokens; 0: the model's own
     threads: int = 0  # ENGINE_THREADS: compute threads; 0: from the affinity mask and the control groups' CPU quota
@@ -65,6 +67,8 @@ class EngineConfig:
             "device": ("auto", "cpu", "cuda"),
             "backend": ("auto", "reference", "cpu", "triton"),
             "load_format": ("auto", "dummy"),
+            "overlap": ("auto", "on", "off"),
+            "graphs": ("auto", "off"),
         }
         for name, allowed in choices.items():
             if getattr(self, name) not in allowed:

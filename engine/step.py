@@ -3,6 +3,9 @@
 plan = scheduler.plan()              # which sequences get how many tokens, in which blocks
 result = runner.launch(plan).wait()  # writes KV, runs the model, samples
 scheduler.commit(plan, result)       # appends tokens, seals blocks, finishes requests
+
+Where the device computes beside the host, step t + 1 is planned and launched before step t is waited for. What step t
+samples stands in the plan of t + 1 as a placeholder, which the runner replaces on the device.
 """
 
 from collections.abc import Sequence
@@ -21,10 +24,18 @@ class SequenceStep(NamedTuple):
     sequence: SequenceId
     row: int  # the sequence's row in the persistent block table
     start: int  # tokens whose KV is already in the pages
-    token_ids: Sequence[int]  # 1 for a decode, up to the chunk size for a prefill
+    token_ids: Sequence[int]  # 1 for a decode, up to the chunk size for a prefill; negative: see `placeholder`
     sampling: SamplingParams | None  # sample after the last token; None while a prefill is unfinished
     position: int = 0  # how many tokens the sequence has generated so far: the counter of its random stream
     random_key: int = 0  # the sequence's random stream; the request's seed, or one drawn at submit
+
+
+def placeholder(index: int) -> int:
+    """Return what stands for the token that the step before this one samples at `index` of its result: -1, -2, ...
+
+    Only in a plan that is launched before the result of the one before it is there. The runner writes the token over it.
+    """
+    return -1 - index
 
 
 class TableWrite(NamedTuple):
@@ -110,5 +121,10 @@ class Runner(Protocol):
         ...
 
     def launch(self, plan: StepPlan) -> StepHandle:
-        """Start a step; steps run in launch order."""
+        """Start a step; steps run in launch order. At most one launched step may not have been waited for."""
+        ...
+
+    @property
+    def runs_ahead(self) -> bool:
+        """Whether the device computes while the host does something else, so that the next plan may be made meanwhile."""
         ...

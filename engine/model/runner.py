@@ -61,6 +61,11 @@ class ModelRunner:
         return self._shape
 
     @property
+    def runs_ahead(self) -> bool:
+        """See `Runner.runs_ahead`: a launch on the CPU returns when its step has been computed."""
+        return self._ops.device.type != "cpu"
+
+    @property
     def dtype(self) -> str:
         """`float32` or `bfloat16`."""
         return str(self._ops.dtype).removeprefix("torch.")

@@ -58,6 +58,11 @@ class FakeRunner:
         """The pool's geometry."""
         return self._shape
 
+    @property
+    def runs_ahead(self) -> bool:
+        """Every step is computed at launch."""
+        return False
+
     def launch(self, plan: StepPlan) -> "Done":
         """Poison, write table cells, copy, then write all slots and read them back, sequence by sequence."""
         self.num_steps += 1

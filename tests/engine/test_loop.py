@@ -154,6 +154,7 @@ def test_a_failing_step_ends_the_loop() -> None:
 
     class Broken:
         shape = World().shape
+        runs_ahead = False
 
         def launch(self, plan: StepPlan) -> StepHandle:
             raise CoreError("no such device")
