@@ -33,7 +33,7 @@ class SequenceStep(NamedTuple):
 def placeholder(index: int) -> int:
     """Return what stands for the token that the step before this one samples at `index` of its result: -1, -2, ...
 
-    Only in a plan that is launched before the result of the one before it is there. The runner writes the token over it.
+    Only in a plan that is launched before the result of the one before it is there. The runner puts the token there.
     """
     return -1 - index
 
@@ -126,5 +126,5 @@ class Runner(Protocol):
 
     @property
     def runs_ahead(self) -> bool:
-        """Whether the device computes while the host does something else, so that the next plan may be made meanwhile."""
+        """Whether the device computes while the host goes on, so that the next plan may be made meanwhile."""
         ...
