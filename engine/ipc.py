@@ -1,7 +1,7 @@
 """Frames between front and core: msgpack over one pyzmq PAIR socket, one frame a message.
 
     front -> core   SubmitFrame CancelFrame PolicyFrame DrainFrame StopFrame
-    core -> front   ReadyFrame StepFrame AppliedFrame StatsFrame
+    core -> front   ReadyFrame StepFrame AppliedFrame SettledFrame StatsFrame
 
 The core sends one StepFrame per step that changed anything, whatever the number of sequences in it.
 """
@@ -46,6 +46,16 @@ class CancelFrame(msgspec.Struct, tag="cancel", frozen=True):
     index: int = -1  # of requests with several outputs, only this one; -1: all
 
 
+class ShadowLimits(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """As `engine.policy.ShadowLimits`."""
+
+    kv_hard_bytes: int | None = None
+    max_running: int | None = None
+    max_queued: int | None = None
+    max_context_tokens: int | None = None
+    max_output_tokens: int | None = None
+
+
 class PolicyTenant(msgspec.Struct, frozen=True, kw_only=True):
     """One tenant's grant, as `engine.policy.TenantPolicy`."""
 
@@ -59,6 +69,9 @@ class PolicyTenant(msgspec.Struct, frozen=True, kw_only=True):
     max_output_tokens: int
     priority: str
     share_groups: list[str] = []
+    host_bytes: int = 0
+    disk_bytes: int = 0
+    shadow: ShadowLimits | None = None
 
 
 class PolicyShareGroup(msgspec.Struct, frozen=True, kw_only=True):
@@ -139,6 +152,16 @@ class AppliedFrame(msgspec.Struct, tag="applied", frozen=True, kw_only=True):
     epoch: int
     at: float
     step: int
+    over_bytes: int = 0  # device KV above the new limits at that moment
+    settle_seconds: float = 0.0  # predicted time until nothing is
+
+
+class SettledFrame(msgspec.Struct, tag="settled", frozen=True, kw_only=True):
+    """Nobody whom the policy of this version changed is above its limits any more. `at` is unix seconds."""
+
+    version: int
+    epoch: int
+    at: float
 
 
 class TenantUse(msgspec.Struct, frozen=True, kw_only=True):
@@ -151,6 +174,44 @@ class TenantUse(msgspec.Struct, frozen=True, kw_only=True):
     running: int
     queued: int
     output_tokens: int  # since the core started
+    kv_borrowed_bytes: int = 0  # of `kv_bytes`, above the soft limit
+    host_bytes: int = 0
+    above_soft_seconds: float = 0.0  # this and the next four: since the core started
+    service: float = 0.0  # weighted tokens, before the division by weight
+    num_preemptions: int = 0
+    recomputed_tokens: int = 0
+    shadow: list["ShadowCount"] = []
+    oldest_wait_seconds: float = 0.0  # now; 0: nobody waits
+    weight: float = 1.0
+
+
+class ShadowCount(msgspec.Struct, frozen=True, kw_only=True):
+    """Requests that a limit on trial would have refused or delayed. `limit`: a field of ShadowLimits."""
+
+    limit: str
+    refused: int = 0
+    delayed: int = 0
+
+
+class Pressure(msgspec.Struct, frozen=True, kw_only=True):
+    """How short memory is, and what makes it so: each 0 to 1."""
+
+    score: float
+    use: float
+    borrowed: float
+    wait: float
+    swap: float
+
+
+class Interference(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
+    """What one account's need has cost another since the core started; accounts as in the protocol."""
+
+    by: str
+    of: str
+    cached_blocks: int
+    num_preemptions: int
+    recomputed_tokens: int
+    swapped_bytes: int
 
 
 class ShareGroupUse(msgspec.Struct, frozen=True, kw_only=True):
@@ -184,10 +245,16 @@ class StatsFrame(msgspec.Struct, tag="stats", frozen=True, kw_only=True):
     num_evicted_blocks: int = 0  # cached blocks that were given up
     tenants: list[TenantUse]
     share_groups: list[ShareGroupUse] = []
+    pressure: Pressure | None = None
+    host_bytes_total: int = 0
+    host_bytes_used: int = 0
+    swapped_out_bytes: int = 0  # since the core started, as the next one
+    swapped_in_bytes: int = 0
+    interference: list[Interference] = []  # pairs that changed since the last StatsFrame
 
 
 ToCore = SubmitFrame | CancelFrame | PolicyFrame | DrainFrame | StopFrame
-ToFront = ReadyFrame | StepFrame | AppliedFrame | StatsFrame
+ToFront = ReadyFrame | StepFrame | AppliedFrame | SettledFrame | StatsFrame
 
 encode = msgspec.msgpack.Encoder().encode
 decode_to_core = msgspec.msgpack.Decoder(ToCore).decode

@@ -6,6 +6,17 @@ from engine.request import Priority, TenantId
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ShadowLimits:
+    """Limits on trial: what they would have refused or delayed is counted, nothing is. None: not on trial."""
+
+    kv_hard_bytes: int | None = None
+    max_running: int | None = None
+    max_queued: int | None = None
+    max_context_tokens: int | None = None
+    max_output_tokens: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TenantPolicy:
     """Limits of one tenant on this worker. Bytes are device KV; `max_*_tokens` are per request; all are inclusive."""
 
@@ -19,6 +30,9 @@ class TenantPolicy:
     max_output_tokens: int
     priority: Priority = Priority.STANDARD
     share_groups: tuple[str, ...] = ()  # whose registered prefixes its requests may share
+    host_bytes: int = 0  # ceiling in host RAM
+    disk_bytes: int = 0  # ceiling on disk
+    shadow: ShadowLimits | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

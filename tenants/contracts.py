@@ -45,6 +45,18 @@ class Actor(msgspec.Struct, frozen=True):
     label: str
 
 
+class ShadowLimits(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Limits on trial, by the names of PolicyView: counted, never enforced. None: not on trial."""
+
+    kv_hard_bytes: int | None = None
+    max_running: int | None = None
+    max_queued: int | None = None
+    max_context: int | None = None
+    max_output: int | None = None
+    rpm: int | None = None
+    tpm: int | None = None
+
+
 class PolicyView(msgspec.Struct, frozen=True, kw_only=True):
     """A tenant's fleet-wide policy. Bytes are device KV; `*_tokens` are per request; `rpm`, `tpm` 0: no limit."""
 
@@ -60,6 +72,9 @@ class PolicyView(msgspec.Struct, frozen=True, kw_only=True):
     max_output: int  # tokens
     priority: PriorityName
     share_group: str = ""  # name of the group whose registered prefixes its requests share; empty: none
+    host_bytes: int = 0  # ceiling in host RAM
+    disk_bytes: int = 0  # ceiling on disk
+    shadow: ShadowLimits = ShadowLimits()
 
 
 class PrefixMessage(msgspec.Struct, frozen=True):
@@ -230,12 +245,43 @@ class WorkerAnnouncement(msgspec.Struct, frozen=True, kw_only=True):
     max_context: int  # tokens
 
 
+class PolicyVersionView(msgspec.Struct, frozen=True, kw_only=True):
+    """One version in a tenant's history: the whole policy as it was then, and who made it so."""
+
+    version: int
+    policy: PolicyView
+    changed_at: datetime
+    changed_by: str  # the actor's label
+    action: str  # of the audit trail: policy.changed, policy.reverted, boost.started, boost.ended, ...
+    changed: tuple[str, ...] = ()  # fields that differ from the version before
+
+
+class BoostView(msgspec.Struct, frozen=True, kw_only=True):
+    """A change of some limits for a time. At its end each field that is still as the boost left it goes back."""
+
+    id: str
+    tenant_id: str
+    tenant_slug: str
+    changes: dict[str, object]  # field of PolicyView: value while it lasts
+    before: dict[str, object]  # the same fields, value before
+    reason: str
+    started_at: datetime
+    ends_at: datetime
+    ended_at: datetime | None  # None: it is in force
+    started_version: int
+    ended_version: int | None  # None: in force, or nothing was left to put back
+    created_by: str
+
+
 class WorkerAck(msgspec.Struct, frozen=True, kw_only=True):
     """One live worker's ack of a policy version; times are None until it has applied it."""
 
     worker_id: str
     applied_at: datetime | None
     ms: float | None  # from the commit of the version
+    settled_at: datetime | None = None  # nobody is above the limits any more
+    over_bytes: int = 0  # above them when it was applied
+    settle_seconds: float = 0.0  # how long it thought that it would take
 
 
 class PolicyAcks(msgspec.Struct, frozen=True, kw_only=True):
@@ -248,6 +294,7 @@ class PolicyAcks(msgspec.Struct, frozen=True, kw_only=True):
     of: int
     ms: float | None  # None until every live worker has applied it
     workers: tuple[WorkerAck, ...]
+    settled: int = 0  # on so many workers, of those that applied it
     share_group: str = ""  # name of the group whose version it was; empty: a tenant's
 
 
@@ -303,6 +350,35 @@ class WorkerView(msgspec.Struct, frozen=True, kw_only=True):
     draining: bool
 
 
+class ShadowCount(msgspec.Struct, frozen=True, kw_only=True):
+    """Requests that a limit on trial would have refused or delayed. `limit`: a field of ShadowLimits."""
+
+    limit: str
+    refused: int = 0
+    delayed: int = 0
+
+
+class Pressure(msgspec.Struct, frozen=True, kw_only=True):
+    """How short a worker's memory is, and what makes it so: each 0 to 1."""
+
+    score: float = 0.0
+    use: float = 0.0
+    borrowed: float = 0.0
+    wait: float = 0.0
+    swap: float = 0.0
+
+
+class InterferencePair(msgspec.Struct, frozen=True, kw_only=True):
+    """What one account's need has cost another. Accounts: a tenant's id, or "group:" and a share group's name."""
+
+    by: str
+    of: str
+    cached_blocks: int = 0
+    num_preemptions: int = 0
+    recomputed_tokens: int = 0
+    swapped_bytes: int = 0
+
+
 class TenantUse(msgspec.Struct, frozen=True, kw_only=True):
     """One tenant's use of one worker."""
 
@@ -313,6 +389,16 @@ class TenantUse(msgspec.Struct, frozen=True, kw_only=True):
     running: int
     queued: int
     output_tokens_per_second: float
+    kv_borrowed_bytes: int = 0  # of `kv_bytes`, above the worker's share of the soft limit
+    host_bytes: int = 0
+    above_soft_seconds: float = 0.0  # this and the next five: since the core started
+    service: float = 0.0  # weighted tokens, before the division by weight
+    num_preemptions: int = 0
+    recomputed_tokens: int = 0
+    output_tokens: int = 0
+    shadow: tuple[ShadowCount, ...] = ()
+    oldest_wait_seconds: float = 0.0  # now; 0: nobody waits
+    weight: float = 1.0
 
 
 class ShareGroupUse(msgspec.Struct, frozen=True, kw_only=True):
@@ -354,6 +440,13 @@ class WorkerStats(msgspec.Struct, frozen=True, kw_only=True):
     num_preemptions: int
     tenants: tuple[TenantUse, ...]
     share_groups: tuple[ShareGroupUse, ...] = ()
+    core_started_at: float = 0.0  # unix seconds; counters count from here
+    pressure: Pressure = Pressure()
+    host_bytes_total: int = 0
+    host_bytes_used: int = 0
+    swapped_out_bytes: int = 0  # since the core started, as the next one
+    swapped_in_bytes: int = 0
+    interference: tuple[InterferencePair, ...] = ()  # pairs that changed since the stats before
 
 
 # Hints that the live websocket carries: {"type": "hint", "kind": ..., "seq": n, ...}; `seq` rises by one per socket

@@ -279,7 +279,7 @@ class PolicyPush(_message.Message):
     def __init__(self, version: _Optional[int] = ..., snapshot: bool = ..., tenants: _Optional[_Iterable[_Union[TenantPolicy, _Mapping]]] = ..., removed_tenants: _Optional[_Iterable[str]] = ..., epoch: _Optional[int] = ..., share_groups: _Optional[_Iterable[_Union[ShareGroup, _Mapping]]] = ..., removed_share_groups: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class TenantPolicy(_message.Message):
-    __slots__ = ("tenant", "weight", "kv_soft_bytes", "kv_hard_bytes", "max_running", "max_queued", "max_context_tokens", "max_output_tokens", "priority", "share_groups")
+    __slots__ = ("tenant", "weight", "kv_soft_bytes", "kv_hard_bytes", "max_running", "max_queued", "max_context_tokens", "max_output_tokens", "priority", "share_groups", "host_bytes", "disk_bytes", "shadow")
     TENANT_FIELD_NUMBER: _ClassVar[int]
     WEIGHT_FIELD_NUMBER: _ClassVar[int]
     KV_SOFT_BYTES_FIELD_NUMBER: _ClassVar[int]
@@ -290,6 +290,9 @@ class TenantPolicy(_message.Message):
     MAX_OUTPUT_TOKENS_FIELD_NUMBER: _ClassVar[int]
     PRIORITY_FIELD_NUMBER: _ClassVar[int]
     SHARE_GROUPS_FIELD_NUMBER: _ClassVar[int]
+    HOST_BYTES_FIELD_NUMBER: _ClassVar[int]
+    DISK_BYTES_FIELD_NUMBER: _ClassVar[int]
+    SHADOW_FIELD_NUMBER: _ClassVar[int]
     tenant: str
     weight: float
     kv_soft_bytes: int
@@ -300,7 +303,24 @@ class TenantPolicy(_message.Message):
     max_output_tokens: int
     priority: Priority
     share_groups: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, tenant: _Optional[str] = ..., weight: _Optional[float] = ..., kv_soft_bytes: _Optional[int] = ..., kv_hard_bytes: _Optional[int] = ..., max_running: _Optional[int] = ..., max_queued: _Optional[int] = ..., max_context_tokens: _Optional[int] = ..., max_output_tokens: _Optional[int] = ..., priority: _Optional[_Union[Priority, str]] = ..., share_groups: _Optional[_Iterable[str]] = ...) -> None: ...
+    host_bytes: int
+    disk_bytes: int
+    shadow: ShadowLimits
+    def __init__(self, tenant: _Optional[str] = ..., weight: _Optional[float] = ..., kv_soft_bytes: _Optional[int] = ..., kv_hard_bytes: _Optional[int] = ..., max_running: _Optional[int] = ..., max_queued: _Optional[int] = ..., max_context_tokens: _Optional[int] = ..., max_output_tokens: _Optional[int] = ..., priority: _Optional[_Union[Priority, str]] = ..., share_groups: _Optional[_Iterable[str]] = ..., host_bytes: _Optional[int] = ..., disk_bytes: _Optional[int] = ..., shadow: _Optional[_Union[ShadowLimits, _Mapping]] = ...) -> None: ...
+
+class ShadowLimits(_message.Message):
+    __slots__ = ("kv_hard_bytes", "max_running", "max_queued", "max_context_tokens", "max_output_tokens")
+    KV_HARD_BYTES_FIELD_NUMBER: _ClassVar[int]
+    MAX_RUNNING_FIELD_NUMBER: _ClassVar[int]
+    MAX_QUEUED_FIELD_NUMBER: _ClassVar[int]
+    MAX_CONTEXT_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    MAX_OUTPUT_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    kv_hard_bytes: int
+    max_running: int
+    max_queued: int
+    max_context_tokens: int
+    max_output_tokens: int
+    def __init__(self, kv_hard_bytes: _Optional[int] = ..., max_running: _Optional[int] = ..., max_queued: _Optional[int] = ..., max_context_tokens: _Optional[int] = ..., max_output_tokens: _Optional[int] = ...) -> None: ...
 
 class ShareGroup(_message.Message):
     __slots__ = ("name", "namespace", "kv_soft_bytes", "kv_hard_bytes", "prefixes")
@@ -337,16 +357,18 @@ class Drain(_message.Message):
     def __init__(self, draining: bool = ...) -> None: ...
 
 class ControlEvent(_message.Message):
-    __slots__ = ("applied", "stats", "usage", "hello")
+    __slots__ = ("applied", "stats", "usage", "hello", "settled")
     APPLIED_FIELD_NUMBER: _ClassVar[int]
     STATS_FIELD_NUMBER: _ClassVar[int]
     USAGE_FIELD_NUMBER: _ClassVar[int]
     HELLO_FIELD_NUMBER: _ClassVar[int]
+    SETTLED_FIELD_NUMBER: _ClassVar[int]
     applied: Applied
     stats: Stats
     usage: UsageBatch
     hello: Hello
-    def __init__(self, applied: _Optional[_Union[Applied, _Mapping]] = ..., stats: _Optional[_Union[Stats, _Mapping]] = ..., usage: _Optional[_Union[UsageBatch, _Mapping]] = ..., hello: _Optional[_Union[Hello, _Mapping]] = ...) -> None: ...
+    settled: Settled
+    def __init__(self, applied: _Optional[_Union[Applied, _Mapping]] = ..., stats: _Optional[_Union[Stats, _Mapping]] = ..., usage: _Optional[_Union[UsageBatch, _Mapping]] = ..., hello: _Optional[_Union[Hello, _Mapping]] = ..., settled: _Optional[_Union[Settled, _Mapping]] = ...) -> None: ...
 
 class Hello(_message.Message):
     __slots__ = ("worker_id", "applied_version", "applied_epoch", "kv_bytes", "block_bytes", "grants", "share_groups")
@@ -367,6 +389,20 @@ class Hello(_message.Message):
     def __init__(self, worker_id: _Optional[str] = ..., applied_version: _Optional[int] = ..., applied_epoch: _Optional[int] = ..., kv_bytes: _Optional[int] = ..., block_bytes: _Optional[int] = ..., grants: _Optional[_Iterable[_Union[TenantPolicy, _Mapping]]] = ..., share_groups: _Optional[_Iterable[_Union[ShareGroup, _Mapping]]] = ...) -> None: ...
 
 class Applied(_message.Message):
+    __slots__ = ("version", "epoch", "at", "over_bytes", "settle_seconds")
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    AT_FIELD_NUMBER: _ClassVar[int]
+    OVER_BYTES_FIELD_NUMBER: _ClassVar[int]
+    SETTLE_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    version: int
+    epoch: int
+    at: float
+    over_bytes: int
+    settle_seconds: float
+    def __init__(self, version: _Optional[int] = ..., epoch: _Optional[int] = ..., at: _Optional[float] = ..., over_bytes: _Optional[int] = ..., settle_seconds: _Optional[float] = ...) -> None: ...
+
+class Settled(_message.Message):
     __slots__ = ("version", "epoch", "at")
     VERSION_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
@@ -377,7 +413,7 @@ class Applied(_message.Message):
     def __init__(self, version: _Optional[int] = ..., epoch: _Optional[int] = ..., at: _Optional[float] = ...) -> None: ...
 
 class Stats(_message.Message):
-    __slots__ = ("at", "step", "blocks_total", "blocks_free", "blocks_open", "blocks_sealed", "block_bytes", "running", "queued", "prompt_tokens_per_second", "output_tokens_per_second", "tenants", "applied_version", "core_ready", "num_preemptions", "blocks_cached", "share_groups")
+    __slots__ = ("at", "step", "blocks_total", "blocks_free", "blocks_open", "blocks_sealed", "block_bytes", "running", "queued", "prompt_tokens_per_second", "output_tokens_per_second", "tenants", "applied_version", "core_ready", "num_preemptions", "blocks_cached", "share_groups", "core_started_at", "pressure", "host_bytes_total", "host_bytes_used", "swapped_out_bytes", "swapped_in_bytes", "interference")
     AT_FIELD_NUMBER: _ClassVar[int]
     STEP_FIELD_NUMBER: _ClassVar[int]
     BLOCKS_TOTAL_FIELD_NUMBER: _ClassVar[int]
@@ -395,6 +431,13 @@ class Stats(_message.Message):
     NUM_PREEMPTIONS_FIELD_NUMBER: _ClassVar[int]
     BLOCKS_CACHED_FIELD_NUMBER: _ClassVar[int]
     SHARE_GROUPS_FIELD_NUMBER: _ClassVar[int]
+    CORE_STARTED_AT_FIELD_NUMBER: _ClassVar[int]
+    PRESSURE_FIELD_NUMBER: _ClassVar[int]
+    HOST_BYTES_TOTAL_FIELD_NUMBER: _ClassVar[int]
+    HOST_BYTES_USED_FIELD_NUMBER: _ClassVar[int]
+    SWAPPED_OUT_BYTES_FIELD_NUMBER: _ClassVar[int]
+    SWAPPED_IN_BYTES_FIELD_NUMBER: _ClassVar[int]
+    INTERFERENCE_FIELD_NUMBER: _ClassVar[int]
     at: float
     step: int
     blocks_total: int
@@ -412,10 +455,47 @@ class Stats(_message.Message):
     num_preemptions: int
     blocks_cached: int
     share_groups: _containers.RepeatedCompositeFieldContainer[ShareGroupStats]
-    def __init__(self, at: _Optional[float] = ..., step: _Optional[int] = ..., blocks_total: _Optional[int] = ..., blocks_free: _Optional[int] = ..., blocks_open: _Optional[int] = ..., blocks_sealed: _Optional[int] = ..., block_bytes: _Optional[int] = ..., running: _Optional[int] = ..., queued: _Optional[int] = ..., prompt_tokens_per_second: _Optional[float] = ..., output_tokens_per_second: _Optional[float] = ..., tenants: _Optional[_Iterable[_Union[TenantStats, _Mapping]]] = ..., applied_version: _Optional[int] = ..., core_ready: bool = ..., num_preemptions: _Optional[int] = ..., blocks_cached: _Optional[int] = ..., share_groups: _Optional[_Iterable[_Union[ShareGroupStats, _Mapping]]] = ...) -> None: ...
+    core_started_at: float
+    pressure: Pressure
+    host_bytes_total: int
+    host_bytes_used: int
+    swapped_out_bytes: int
+    swapped_in_bytes: int
+    interference: _containers.RepeatedCompositeFieldContainer[Interference]
+    def __init__(self, at: _Optional[float] = ..., step: _Optional[int] = ..., blocks_total: _Optional[int] = ..., blocks_free: _Optional[int] = ..., blocks_open: _Optional[int] = ..., blocks_sealed: _Optional[int] = ..., block_bytes: _Optional[int] = ..., running: _Optional[int] = ..., queued: _Optional[int] = ..., prompt_tokens_per_second: _Optional[float] = ..., output_tokens_per_second: _Optional[float] = ..., tenants: _Optional[_Iterable[_Union[TenantStats, _Mapping]]] = ..., applied_version: _Optional[int] = ..., core_ready: bool = ..., num_preemptions: _Optional[int] = ..., blocks_cached: _Optional[int] = ..., share_groups: _Optional[_Iterable[_Union[ShareGroupStats, _Mapping]]] = ..., core_started_at: _Optional[float] = ..., pressure: _Optional[_Union[Pressure, _Mapping]] = ..., host_bytes_total: _Optional[int] = ..., host_bytes_used: _Optional[int] = ..., swapped_out_bytes: _Optional[int] = ..., swapped_in_bytes: _Optional[int] = ..., interference: _Optional[_Iterable[_Union[Interference, _Mapping]]] = ...) -> None: ...
+
+class Pressure(_message.Message):
+    __slots__ = ("score", "use", "borrowed", "wait", "swap")
+    SCORE_FIELD_NUMBER: _ClassVar[int]
+    USE_FIELD_NUMBER: _ClassVar[int]
+    BORROWED_FIELD_NUMBER: _ClassVar[int]
+    WAIT_FIELD_NUMBER: _ClassVar[int]
+    SWAP_FIELD_NUMBER: _ClassVar[int]
+    score: float
+    use: float
+    borrowed: float
+    wait: float
+    swap: float
+    def __init__(self, score: _Optional[float] = ..., use: _Optional[float] = ..., borrowed: _Optional[float] = ..., wait: _Optional[float] = ..., swap: _Optional[float] = ...) -> None: ...
+
+class Interference(_message.Message):
+    __slots__ = ("by", "of", "cached_blocks", "num_preemptions", "recomputed_tokens", "swapped_bytes")
+    BY_FIELD_NUMBER: _ClassVar[int]
+    OF_FIELD_NUMBER: _ClassVar[int]
+    CACHED_BLOCKS_FIELD_NUMBER: _ClassVar[int]
+    NUM_PREEMPTIONS_FIELD_NUMBER: _ClassVar[int]
+    RECOMPUTED_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    SWAPPED_BYTES_FIELD_NUMBER: _ClassVar[int]
+    by: str
+    of: str
+    cached_blocks: int
+    num_preemptions: int
+    recomputed_tokens: int
+    swapped_bytes: int
+    def __init__(self, by: _Optional[str] = ..., of: _Optional[str] = ..., cached_blocks: _Optional[int] = ..., num_preemptions: _Optional[int] = ..., recomputed_tokens: _Optional[int] = ..., swapped_bytes: _Optional[int] = ...) -> None: ...
 
 class TenantStats(_message.Message):
-    __slots__ = ("tenant", "kv_bytes", "running", "queued", "output_tokens_per_second", "kv_peak_bytes", "kv_cached_bytes")
+    __slots__ = ("tenant", "kv_bytes", "running", "queued", "output_tokens_per_second", "kv_peak_bytes", "kv_cached_bytes", "kv_borrowed_bytes", "host_bytes", "above_soft_seconds", "service", "num_preemptions", "recomputed_tokens", "oldest_wait_seconds", "shadow", "output_tokens", "weight")
     TENANT_FIELD_NUMBER: _ClassVar[int]
     KV_BYTES_FIELD_NUMBER: _ClassVar[int]
     RUNNING_FIELD_NUMBER: _ClassVar[int]
@@ -423,6 +503,16 @@ class TenantStats(_message.Message):
     OUTPUT_TOKENS_PER_SECOND_FIELD_NUMBER: _ClassVar[int]
     KV_PEAK_BYTES_FIELD_NUMBER: _ClassVar[int]
     KV_CACHED_BYTES_FIELD_NUMBER: _ClassVar[int]
+    KV_BORROWED_BYTES_FIELD_NUMBER: _ClassVar[int]
+    HOST_BYTES_FIELD_NUMBER: _ClassVar[int]
+    ABOVE_SOFT_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    SERVICE_FIELD_NUMBER: _ClassVar[int]
+    NUM_PREEMPTIONS_FIELD_NUMBER: _ClassVar[int]
+    RECOMPUTED_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    OLDEST_WAIT_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    SHADOW_FIELD_NUMBER: _ClassVar[int]
+    OUTPUT_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    WEIGHT_FIELD_NUMBER: _ClassVar[int]
     tenant: str
     kv_bytes: int
     running: int
@@ -430,7 +520,27 @@ class TenantStats(_message.Message):
     output_tokens_per_second: float
     kv_peak_bytes: int
     kv_cached_bytes: int
-    def __init__(self, tenant: _Optional[str] = ..., kv_bytes: _Optional[int] = ..., running: _Optional[int] = ..., queued: _Optional[int] = ..., output_tokens_per_second: _Optional[float] = ..., kv_peak_bytes: _Optional[int] = ..., kv_cached_bytes: _Optional[int] = ...) -> None: ...
+    kv_borrowed_bytes: int
+    host_bytes: int
+    above_soft_seconds: float
+    service: float
+    num_preemptions: int
+    recomputed_tokens: int
+    oldest_wait_seconds: float
+    shadow: _containers.RepeatedCompositeFieldContainer[ShadowCount]
+    output_tokens: int
+    weight: float
+    def __init__(self, tenant: _Optional[str] = ..., kv_bytes: _Optional[int] = ..., running: _Optional[int] = ..., queued: _Optional[int] = ..., output_tokens_per_second: _Optional[float] = ..., kv_peak_bytes: _Optional[int] = ..., kv_cached_bytes: _Optional[int] = ..., kv_borrowed_bytes: _Optional[int] = ..., host_bytes: _Optional[int] = ..., above_soft_seconds: _Optional[float] = ..., service: _Optional[float] = ..., num_preemptions: _Optional[int] = ..., recomputed_tokens: _Optional[int] = ..., oldest_wait_seconds: _Optional[float] = ..., shadow: _Optional[_Iterable[_Union[ShadowCount, _Mapping]]] = ..., output_tokens: _Optional[int] = ..., weight: _Optional[float] = ...) -> None: ...
+
+class ShadowCount(_message.Message):
+    __slots__ = ("limit", "refused", "delayed")
+    LIMIT_FIELD_NUMBER: _ClassVar[int]
+    REFUSED_FIELD_NUMBER: _ClassVar[int]
+    DELAYED_FIELD_NUMBER: _ClassVar[int]
+    limit: str
+    refused: int
+    delayed: int
+    def __init__(self, limit: _Optional[str] = ..., refused: _Optional[int] = ..., delayed: _Optional[int] = ...) -> None: ...
 
 class ShareGroupStats(_message.Message):
     __slots__ = ("name", "kv_bytes", "kv_peak_bytes", "kv_cached_bytes", "num_prefixes", "prefix_tokens")
@@ -493,3 +603,71 @@ class UsageRecord(_message.Message):
     finish_reason: FinishReason
     num_preemptions: int
     def __init__(self, sequence: _Optional[int] = ..., request_id: _Optional[str] = ..., tenant: _Optional[str] = ..., project: _Optional[str] = ..., key: _Optional[str] = ..., session: _Optional[str] = ..., model: _Optional[str] = ..., worker_id: _Optional[str] = ..., prompt_tokens: _Optional[int] = ..., cached_tokens: _Optional[int] = ..., completion_tokens: _Optional[int] = ..., kv_device_byte_seconds: _Optional[float] = ..., queue_seconds: _Optional[float] = ..., ttft_seconds: _Optional[float] = ..., started_at: _Optional[float] = ..., finished_at: _Optional[float] = ..., finish_reason: _Optional[_Union[FinishReason, str]] = ..., num_preemptions: _Optional[int] = ...) -> None: ...
+
+class PreviewRequest(_message.Message):
+    __slots__ = ("tenants", "seconds")
+    TENANTS_FIELD_NUMBER: _ClassVar[int]
+    SECONDS_FIELD_NUMBER: _ClassVar[int]
+    tenants: _containers.RepeatedCompositeFieldContainer[TenantPolicy]
+    seconds: float
+    def __init__(self, tenants: _Optional[_Iterable[_Union[TenantPolicy, _Mapping]]] = ..., seconds: _Optional[float] = ...) -> None: ...
+
+class PreviewReport(_message.Message):
+    __slots__ = ("seconds", "num_events", "elapsed_seconds", "tenants", "hit_rate_before", "hit_rate_after", "pressure_before", "pressure_after", "problem")
+    SECONDS_FIELD_NUMBER: _ClassVar[int]
+    NUM_EVENTS_FIELD_NUMBER: _ClassVar[int]
+    ELAPSED_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    TENANTS_FIELD_NUMBER: _ClassVar[int]
+    HIT_RATE_BEFORE_FIELD_NUMBER: _ClassVar[int]
+    HIT_RATE_AFTER_FIELD_NUMBER: _ClassVar[int]
+    PRESSURE_BEFORE_FIELD_NUMBER: _ClassVar[int]
+    PRESSURE_AFTER_FIELD_NUMBER: _ClassVar[int]
+    PROBLEM_FIELD_NUMBER: _ClassVar[int]
+    seconds: float
+    num_events: int
+    elapsed_seconds: float
+    tenants: _containers.RepeatedCompositeFieldContainer[TenantPreview]
+    hit_rate_before: float
+    hit_rate_after: float
+    pressure_before: float
+    pressure_after: float
+    problem: str
+    def __init__(self, seconds: _Optional[float] = ..., num_events: _Optional[int] = ..., elapsed_seconds: _Optional[float] = ..., tenants: _Optional[_Iterable[_Union[TenantPreview, _Mapping]]] = ..., hit_rate_before: _Optional[float] = ..., hit_rate_after: _Optional[float] = ..., pressure_before: _Optional[float] = ..., pressure_after: _Optional[float] = ..., problem: _Optional[str] = ...) -> None: ...
+
+class TenantPreview(_message.Message):
+    __slots__ = ("tenant", "before", "after")
+    TENANT_FIELD_NUMBER: _ClassVar[int]
+    BEFORE_FIELD_NUMBER: _ClassVar[int]
+    AFTER_FIELD_NUMBER: _ClassVar[int]
+    tenant: str
+    before: PreviewFigures
+    after: PreviewFigures
+    def __init__(self, tenant: _Optional[str] = ..., before: _Optional[_Union[PreviewFigures, _Mapping]] = ..., after: _Optional[_Union[PreviewFigures, _Mapping]] = ...) -> None: ...
+
+class PreviewFigures(_message.Message):
+    __slots__ = ("num_requests", "num_refused", "num_preemptions", "evicted_blocks", "prompt_tokens", "cached_tokens", "output_tokens", "kv_peak_bytes", "above_soft_seconds", "ttft_p50_seconds", "ttft_p99_seconds", "queue_p99_seconds")
+    NUM_REQUESTS_FIELD_NUMBER: _ClassVar[int]
+    NUM_REFUSED_FIELD_NUMBER: _ClassVar[int]
+    NUM_PREEMPTIONS_FIELD_NUMBER: _ClassVar[int]
+    EVICTED_BLOCKS_FIELD_NUMBER: _ClassVar[int]
+    PROMPT_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    CACHED_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    OUTPUT_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    KV_PEAK_BYTES_FIELD_NUMBER: _ClassVar[int]
+    ABOVE_SOFT_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    TTFT_P50_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    TTFT_P99_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    QUEUE_P99_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    num_requests: int
+    num_refused: int
+    num_preemptions: int
+    evicted_blocks: int
+    prompt_tokens: int
+    cached_tokens: int
+    output_tokens: int
+    kv_peak_bytes: int
+    above_soft_seconds: float
+    ttft_p50_seconds: float
+    ttft_p99_seconds: float
+    queue_p99_seconds: float
+    def __init__(self, num_requests: _Optional[int] = ..., num_refused: _Optional[int] = ..., num_preemptions: _Optional[int] = ..., evicted_blocks: _Optional[int] = ..., prompt_tokens: _Optional[int] = ..., cached_tokens: _Optional[int] = ..., output_tokens: _Optional[int] = ..., kv_peak_bytes: _Optional[int] = ..., above_soft_seconds: _Optional[float] = ..., ttft_p50_seconds: _Optional[float] = ..., ttft_p99_seconds: _Optional[float] = ..., queue_p99_seconds: _Optional[float] = ...) -> None: ...

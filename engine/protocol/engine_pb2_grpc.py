@@ -49,6 +49,11 @@ class EngineStub(object):
                 request_serializer=engine_dot_protocol_dot_engine__pb2.ControlCommand.SerializeToString,
                 response_deserializer=engine_dot_protocol_dot_engine__pb2.ControlEvent.FromString,
                 _registered_method=True)
+        self.Preview = channel.unary_unary(
+                '/tollgate.engine.v1.Engine/Preview',
+                request_serializer=engine_dot_protocol_dot_engine__pb2.PreviewRequest.SerializeToString,
+                response_deserializer=engine_dot_protocol_dot_engine__pb2.PreviewReport.FromString,
+                _registered_method=True)
 
 
 class EngineServicer(object):
@@ -75,6 +80,14 @@ class EngineServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Preview(self, request, context):
+        """What proposed limits would have done to the last minutes of this worker's own requests. Changes nothing, delays no step.
+        One at a time: RESOURCE_EXHAUSTED while another is at work.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_EngineServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -92,6 +105,11 @@ def add_EngineServicer_to_server(servicer, server):
                     servicer.Control,
                     request_deserializer=engine_dot_protocol_dot_engine__pb2.ControlCommand.FromString,
                     response_serializer=engine_dot_protocol_dot_engine__pb2.ControlEvent.SerializeToString,
+            ),
+            'Preview': grpc.unary_unary_rpc_method_handler(
+                    servicer.Preview,
+                    request_deserializer=engine_dot_protocol_dot_engine__pb2.PreviewRequest.FromString,
+                    response_serializer=engine_dot_protocol_dot_engine__pb2.PreviewReport.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -175,6 +193,33 @@ class Engine(object):
             '/tollgate.engine.v1.Engine/Control',
             engine_dot_protocol_dot_engine__pb2.ControlCommand.SerializeToString,
             engine_dot_protocol_dot_engine__pb2.ControlEvent.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Preview(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/tollgate.engine.v1.Engine/Preview',
+            engine_dot_protocol_dot_engine__pb2.PreviewRequest.SerializeToString,
+            engine_dot_protocol_dot_engine__pb2.PreviewReport.FromString,
             options,
             channel_credentials,
             insecure,
