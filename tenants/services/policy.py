@@ -91,7 +91,7 @@ def announce(version: int) -> None:
 
 def as_json(view: PolicyView) -> dict[str, Any]:
     """Return a policy as the audit trail keeps it."""
-    return msgspec.structs.asdict(view)
+    return msgspec.to_builtins(view)
 
 
 def check_share_group(view: PolicyView) -> None:
