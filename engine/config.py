@@ -9,6 +9,7 @@ from pathlib import Path
 from engine.errors import ConfigError
 
 _BYTES = re.compile(r"^\s*(\d+(?:\.\d+)?)\s*(B|KiB|MiB|GiB|TiB)?\s*$")
+_BYTE_VARIABLES = ("ENGINE_KV_BYTES", "ENGINE_HOST_BYTES")
 _UNIT = {"B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40}
 
 
@@ -24,6 +25,7 @@ class EngineConfig:
     backend: str = "auto"  # ENGINE_BACKEND: auto, reference, cpu, triton
     load_format: str = "auto"  # ENGINE_LOAD_FORMAT: auto, dummy (random weights, no file read: benchmarks of speed)
     kv_bytes: int = 1 << 30  # ENGINE_KV_BYTES: device pool, bytes
+    host_bytes: int = 1 << 30  # ENGINE_HOST_BYTES: host memory for blocks swapped out of the pool, bytes; 0: none
     block_size: int = 16  # ENGINE_BLOCK_SIZE: token slots of a block
     max_batched_tokens: int = 512  # ENGINE_MAX_BATCHED_TOKENS: tokens of one step
     overlap: str = "auto"  # ENGINE_OVERLAP: plan a step while the one before it runs: auto (on CUDA), on, off
@@ -76,7 +78,7 @@ class EngineConfig:
         for name in ("kv_bytes", "block_size", "max_batched_tokens", "max_running"):
             if getattr(self, name) < 1:
                 raise ConfigError(f"ENGINE_{name.upper()} must be at least 1")
-        for name in ("max_context", "threads", "drain_seconds"):
+        for name in ("host_bytes", "max_context", "threads", "drain_seconds"):
             if getattr(self, name) < 0:
                 raise ConfigError(f"ENGINE_{name.upper()}={getattr(self, name)}: must be at least 0")
         if bool(self.tls_cert) != bool(self.tls_key):
@@ -95,11 +97,11 @@ def _parse(variable: str, raw: str, default: object) -> object:
     try:
         if isinstance(default, bool):
             return {"1": True, "true": True, "yes": True, "0": False, "false": False, "no": False}[raw.lower()]
-        if variable == "ENGINE_KV_BYTES":
+        if variable in _BYTE_VARIABLES:
             return parse_bytes(raw)
         if isinstance(default, int):
             return int(raw)
         return Path(raw) if isinstance(default, Path) else raw
     except (ValueError, KeyError) as error:
-        hint = str(error) if variable == "ENGINE_KV_BYTES" else f"expected {type(default).__name__}"
+        hint = str(error) if variable in _BYTE_VARIABLES else f"expected {type(default).__name__}"
         raise ConfigError(f"{variable}={raw!r}: {hint}") from error

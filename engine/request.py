@@ -9,6 +9,7 @@ RequestId = NewType("RequestId", str)
 TenantId = NewType("TenantId", str)
 SequenceId = NewType("SequenceId", int)
 BlockId = NewType("BlockId", int)
+SlabId = NewType("SlabId", int)  # room for one block in host memory
 
 
 class Priority(StrEnum):

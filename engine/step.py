@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
-from engine.request import BlockId, SamplingParams, SequenceId
+from engine.request import BlockId, SamplingParams, SequenceId, SlabId
 
 
 class SequenceStep(NamedTuple):
@@ -53,12 +53,19 @@ class BlockCopy(NamedTuple):
     target: BlockId
 
 
+class SlabMove(NamedTuple):
+    """Copy a whole block, all layers, between the device and a slab of host memory."""
+
+    block: BlockId
+    slab: SlabId
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepPlan:
     """One engine step. Decodes come first. Lists may be empty, `sequences` never is for a launched plan.
 
-    Order of effects: poison, table writes, copies (one after the other: a target may be a later source), then the
-    step's own KV writes and reads.
+    Order of effects: stores, poison, table writes, loads, copies (one after the other: a target may be a later source),
+    then the step's own KV writes and reads.
     """
 
     number: int
@@ -66,6 +73,8 @@ class StepPlan:
     table_writes: tuple[TableWrite, ...]
     poison: tuple[BlockId, ...] = ()  # blocks just allocated or freed, to be filled with NaN under ENGINE_POISON
     copies: tuple[BlockCopy, ...] = ()
+    stores: tuple[SlabMove, ...] = ()  # device to host: blocks that are given up, before anybody else has them
+    loads: tuple[SlabMove, ...] = ()  # host to device; no slab is both stored to and loaded from in one step
 
     @property
     def num_tokens(self) -> int:
@@ -91,6 +100,8 @@ class StepResult:
     token_ids: tuple[int, ...]
     seconds: float
     logprobs: tuple[TokenLogprobs | None, ...] = ()
+    store_seconds: float = 0.0  # that the plan's stores took, in `seconds`
+    load_seconds: float = 0.0
 
 
 class StepHandle(Protocol):
@@ -110,6 +121,7 @@ class CacheShape:
     block_bytes: int  # all layers, K and V
     max_rows: int  # rows of the block table: sequences that can hold blocks at once
     max_columns: int  # blocks of the longest sequence
+    num_slabs: int = 0  # blocks that fit the host memory set aside for swapping; 0: none is
 
 
 class Runner(Protocol):
