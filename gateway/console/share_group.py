@@ -1,32 +1,76 @@
 """One share group's page for operators: its limits with their effect, its prefixes, its members, its end."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import wraps
 from typing import Any, Concatenate, ParamSpec
 
-import msgspec
 from django.http import Http404, HttpRequest, HttpResponse
 from django.shortcuts import render
 from django.urls import reverse
 from django.views.decorators.http import require_http_methods, require_POST, require_safe
 
-from gateway.console import policy_form, share_group_form
 from gateway.console.access import operator_page
 from gateway.console.acks import acks_line
-from gateway.console.share_group_form import LimitsForm
+from gateway.console.limits_editor import LimitsEditor
+from gateway.console.share_group_form import GroupLimits, GroupLimitsForm, limits
 from gateway.console.share_groups import REMOVED, acks_url, members
 from tenants import selectors
 from tenants.console import prefix_desk
 from tenants.console.access import actor
 from tenants.console.prefix_desk import Desk
-from tenants.console.readings import readings
-from tenants.contracts import ShareGroupView
-from tenants.errors import Conflict, Invalid, NotFound, StaleVersion
+from tenants.console.readings import Readings, Use
+from tenants.contracts import Actor, ShareGroupView
+from tenants.errors import Conflict, NotFound
 from tenants.models import User
 from tenants.services.share_groups import remove_share_group, update_share_group
 
 P = ParamSpec("P")
 GroupView = Callable[..., HttpResponse]  # Django passes the name by name, which Concatenate cannot say
+
+
+class GroupEditor(LimitsEditor[GroupLimits]):
+    """A share group's limits as an operator edits them.
+
+    A group's version moves with its prefixes too, which the editor does not show: what tells a conflict is what it did
+    show.
+    """
+
+    template = "share_groups/editor.html"
+    noun = "group"
+    is_shared = True
+
+    def __init__(self, group: ShareGroupView) -> None:
+        self.group = group
+        self.current = limits(group)
+        self.version = group.version
+        self.name = group.name
+        self.feed_key = f"group:{group.name}"
+        self.page_url = reverse("operator-share-group", args=[group.name])
+        self.effect_url = reverse("operator-share-group-effect", args=[group.name])
+        self.acks_url = acks_url(group.name)
+
+    def form(self, data: Mapping[str, Any] | None = None) -> GroupLimitsForm:
+        """Return the form, as `data` has it or as it is before anything is changed."""
+        return GroupLimitsForm(data, initial=GroupLimitsForm.initial_of(self.current))
+
+    def use(self, now: Readings) -> Use:
+        """Return what the group uses."""
+        return now.of_group(self.name)
+
+    def save(self, changes: dict[str, Any], by: Actor) -> "GroupEditor":
+        """Change the group's limits."""
+        try:
+            saved = update_share_group(name=self.name, expected_version=self.version, changes=changes, actor=by)
+        except NotFound as error:
+            raise Http404 from error
+        return GroupEditor(saved)
+
+    def reread(self) -> "GroupEditor":
+        """Return an editor of what is in force now."""
+        group = selectors.share_group(self.name)
+        if group is None:
+            raise Http404
+        return GroupEditor(group)
 
 
 def group_page(view: Callable[Concatenate[HttpRequest, User, ShareGroupView, P], HttpResponse]) -> GroupView:
@@ -46,39 +90,19 @@ def group_page(view: Callable[Concatenate[HttpRequest, User, ShareGroupView, P],
 @group_page
 def share_group(request: HttpRequest, operator: User, group: ShareGroupView) -> HttpResponse:
     """Show a group; on POST change its limits, if nobody else did since they were read."""
-    if request.method != "POST":
-        desk = _desk(operator, group)
-        shown = {"desk": desk, "rows": prefix_desk.rows(desk), "members": members(group)}
-        return render(request, "share_groups/group.html", _shown(group, _fresh(group)) | shown)
-    form = LimitsForm(request.POST)
-    current = share_group_form.limits(group)
-    if not form.is_valid():
-        return _editor(request, group, form, status=422)
-    # A group's version moves with its prefixes too, which the editor does not show: what counts is what it did show.
-    if form.cleaned_data["base"] != current:
-        return _conflict(request, group.name, form)
-    changes = form.changes(current)
-    if not changes:
-        return _editor(request, group, _fresh(group))
-    try:
-        saved = update_share_group(
-            name=group.name, expected_version=group.version, changes=changes, actor=actor(operator)
-        )
-    except Invalid as error:
-        form.add_error(error.field if error.field in form.fields else None, error.message)
-        return _editor(request, group, form, status=422)
-    except StaleVersion:
-        return _conflict(request, group.name, form)
-    except NotFound as error:
-        raise Http404 from error
-    return _editor(request, saved, _fresh(saved), acks=selectors.policy_acks(saved.version))
+    editor = GroupEditor(group)
+    if request.method == "POST":
+        return editor.answer(request, operator)
+    desk = _desk(operator, group)
+    shown = {"group": group, "desk": desk, "rows": prefix_desk.rows(desk), "members": members(group)}
+    return render(request, "share_groups/group.html", editor.shown(editor.form()) | shown)
 
 
 @require_POST
 @group_page
 def effect(request: HttpRequest, operator: User, group: ShareGroupView) -> HttpResponse:
     """Return what the form's values would do, without doing it."""
-    return render(request, "share_groups/effect.html", _shown(group, LimitsForm(request.POST)))
+    return GroupEditor(group).effect(request)
 
 
 @require_safe
@@ -156,31 +180,6 @@ def _desk(operator: User, group: ShareGroupView) -> Desk:
     )
 
 
-def _fresh(group: ShareGroupView) -> LimitsForm:
-    """Return the form as it is before anything is changed."""
-    return LimitsForm(initial=share_group_form.initial(share_group_form.limits(group)))
-
-
-def _editor(
-    request: HttpRequest, group: ShareGroupView, form: LimitsForm, status: int = 200, **more: Any
-) -> HttpResponse:
-    return render(request, "share_groups/editor.html", _shown(group, form) | more, status=status)
-
-
-def _conflict(request: HttpRequest, name: str, form: LimitsForm) -> HttpResponse:
-    """Say what somebody else changed meanwhile, and put the operator's own changes on top of it, unsaved."""
-    group = selectors.share_group(name)
-    if group is None:
-        raise Http404
-    base, fresh = form.cleaned_data["base"], share_group_form.limits(group)
-    theirs = [
-        share_group_form.change(field, getattr(base, field), getattr(fresh, field))
-        for field in share_group_form.LABELS
-        if getattr(base, field) != getattr(fresh, field)
-    ]
-    return _editor(request, group, form.rebased(fresh), status=409, is_conflict=True, theirs=theirs)
-
-
 def _asked_again(request: HttpRequest, name: str) -> HttpResponse:
     """Ask once more, with what has changed since."""
     group = selectors.share_group(name)
@@ -188,28 +187,3 @@ def _asked_again(request: HttpRequest, name: str) -> HttpResponse:
         raise Http404
     shown = {"group": group, "members": members(group), "asks": True, "is_changed": True}
     return render(request, "share_groups/end.html", shown, status=409)
-
-
-def _shown(group: ShareGroupView, form: LimitsForm) -> dict[str, Any]:
-    """Return what the editor and its effect show."""
-    now = readings()
-    use = now.of_group(group.name)
-    current = share_group_form.limits(group)
-    changes: dict[str, Any] = form.changes(current) if form.is_valid() else {}
-    after = msgspec.structs.replace(current, **changes)
-    guarantees = policy_form.guarantees(before=current.kv_soft_bytes, after=after.kv_soft_bytes)
-    return {
-        "group": group,
-        "form": form,
-        "use": use,
-        "readings": now,
-        "after": after,
-        "changes": [
-            share_group_form.change(name, getattr(current, name), value, use.kv_bytes)
-            for name, value in changes.items()
-        ],
-        "action": "Mend the values first" if form.errors else share_group_form.action(changes, current),
-        "guarantees": guarantees,
-        "is_ready": bool(changes) and guarantees.fits,
-        "acks_url": acks_url(group.name),
-    }

@@ -8,9 +8,9 @@ from django.shortcuts import render
 from django.urls import reverse
 from django.views.decorators.http import require_http_methods, require_POST, require_safe
 
-from gateway.console import policy_form
+from gateway.console import limits_form
 from gateway.console.access import operator_page
-from gateway.console.policy_form import Guarantees
+from gateway.console.limits_form import Guarantees
 from gateway.console.share_group_form import NewGroupForm
 from tenants import selectors
 from tenants.console.access import actor
@@ -75,7 +75,7 @@ def new(request: HttpRequest, operator: User) -> HttpResponse:
 @operator_page
 def guarantees(request: HttpRequest, operator: User) -> HttpResponse:
     """Return what the form's guarantee would add up to, without making the group."""
-    return render(request, "operator/guarantees.html", {"guarantees": _guarantees(NewGroupForm(request.POST))})
+    return render(request, "limits/guarantees.html", {"guarantees": _guarantees(NewGroupForm(request.POST))})
 
 
 def table() -> dict[str, Any]:
@@ -108,4 +108,4 @@ def _form(request: HttpRequest, form: NewGroupForm, status: int = 200) -> HttpRe
 def _guarantees(form: NewGroupForm) -> Guarantees:
     form.is_valid()  # cleans what there is; a field that is wrong guarantees nothing
     soft = form.cleaned_data.get("kv_soft_bytes", 0) if form.is_bound else 0
-    return policy_form.guarantees(before=0, after=soft)
+    return limits_form.guarantees(before=0, after=soft)
