@@ -15,6 +15,8 @@ from kernels.pages import Pages, PageShape
 class Decoder:
     """Weights and ops together. Holds no state between steps: the pages do."""
 
+    recordable = True
+
     def __init__(self, spec: DecoderSpec, weights: DecoderWeights, ops: Ops, max_positions: int) -> None:
         self._spec = spec
         self._weights = weights

@@ -25,6 +25,8 @@ from kernels.pages import Pages, PageShape
 class FallbackModel:
     """A model of transformers over our pages. Holds no state between steps: the pages do."""
 
+    recordable = False  # a class may choose by values, as experts do
+
     def __init__(self, model: PreTrainedModel, layout: Layout, ops: Ops) -> None:
         self._model = model
         self._layout = layout

@@ -20,6 +20,9 @@ _log = logging.getLogger("tollgate.model")
 class Model(Protocol):
     """Computes steps over pages; holds no state between them."""
 
+    recordable: bool
+    """Whether a step launches the same whatever its tensors hold, so that a graph of it can be replayed."""
+
     def page_shape(self, *, num_blocks: int, block_size: int) -> PageShape:
         """Return the pages that the model's keys and values need."""
         ...

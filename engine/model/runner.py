@@ -1,59 +1,92 @@
-"""The runner: owns every tensor, runs one forward a step over the paged cache. START HERE: `launch`."""
+"""The runner: owns every tensor, runs one forward a step over the paged cache. START HERE: `launch`.
 
+    plan -> edits of pages and table -> layout -> a graph, or the model kernel by kernel -> sampling -> the way back
+
+On a GPU nothing in `launch` waits for the device, so that steps may be launched ahead; `Launched.wait` waits once.
+"""
+
+import logging
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Iterable, Iterator
 
 import numpy as np
 import torch
 
 from engine.config import EngineConfig
 from engine.errors import ConfigError, CoreError
+from engine.model.device import cache_shape, choose_backend, empty_pages
 from engine.model.folder import ModelFolder
+from engine.model.graphs import Capture, CudaCapture, DecodeGraphs
+from engine.model.lanes import Lane, Lanes
+from engine.model.layout import Layout, lay_out
 from engine.model.logprobs import Asking, asking, read, with_logprobs
-from engine.model.model import Model, load_model
+from engine.model.model import load_model
+from engine.model.placeholders import LastTokens
 from engine.model.sampler import sample
-from engine.step import BlockCopy, CacheShape, SequenceStep, StepHandle, StepPlan, StepResult
+from engine.model.table import BlockTable
+from engine.model.warm import warm_up_plans
+from engine.request import BlockId
+from engine.step import BlockCopy, CacheShape, StepHandle, StepPlan, StepResult, TableWrite
 from kernels.batch import AttentionBatch
-from kernels.errors import BackendUnavailable
-from kernels.ops import Ops, select_backend
-from kernels.pages import Pages, PageShape
 from kernels.threads import usable_cores
 
+_log = logging.getLogger("tollgate.model")
 
-@dataclass(frozen=True, slots=True)
+
 class Launched:
     """A step whose tokens may still be on their way from the device."""
 
-    values: torch.Tensor  # the tokens; where `asking` names rows, with their log-probabilities
-    asking: tuple[Asking, ...]
-    num_tokens: int
-    elapsed: Callable[[], float]
+    def __init__(self, lane: Lane, asking: tuple[Asking, ...], num_tokens: int, *, number: int, checked: bool) -> None:
+        self._lane, self._asking, self._num_tokens = lane, asking, num_tokens
+        self._number, self._checked = number, checked
+        self._result: StepResult | None = None
 
     def wait(self) -> StepResult:
-        """Block until the tokens are here."""
-        values = self.values.tolist()  # the step's one transfer from the device
-        if not self.asking:
-            return StepResult(token_ids=tuple(values), seconds=self.elapsed())
-        token_ids, logprobs = read(values, self.asking, self.num_tokens)
-        return StepResult(token_ids=token_ids, seconds=self.elapsed(), logprobs=logprobs)
+        """Block until the tokens are here.
+
+        Raises:
+            CoreError: the step read a slot that was poisoned.
+        """
+        if self._result is None:
+            self._result = self._read()
+        return self._result
+
+    def _read(self) -> StepResult:
+        values, seconds = self._lane.wait()
+        if self._checked and values.pop():
+            raise CoreError(f"step {self._number} read a stale or foreign KV slot: its logits are NaN")
+        if not self._asking:
+            return StepResult(token_ids=tuple(map(int, values)), seconds=seconds)
+        token_ids, logprobs = read(values, self._asking, self._num_tokens)
+        return StepResult(token_ids=token_ids, seconds=seconds, logprobs=logprobs)
 
 
 class ModelRunner:
     """Executes steps. Not thread-safe: one thread constructs it and launches all steps."""
 
-    def __init__(self, config: EngineConfig, folder: ModelFolder) -> None:
+    def __init__(self, config: EngineConfig, folder: ModelFolder, capture: Capture | None = None) -> None:
+        """Load the model, reserve its pool and, on a GPU, warm up and record graphs.
+
+        Args:
+            config: the settings.
+            folder: the model on disk.
+            capture: records graphs of decodes on any device; None: CUDA graphs, where there is CUDA.
+        """
         torch.set_num_threads(config.threads or usable_cores())
-        device, dtype = _device(config), _dtype(config)
-        self._ops = _backend(config, device, dtype)
+        self._ops = choose_backend(config)
         self._poison = config.poison
+        device = self._ops.device
+        self._lanes = Lanes.on(device)
         with torch.inference_mode():
             self._model = load_model(folder, self._ops, dummy=config.load_format == "dummy")
-            self._shape, page_shape = _cache_shape(config, folder, self._model, dtype)
-            self._pages = _empty_pages(self._ops, page_shape, config.kv_bytes)
-            self._table = torch.zeros((self._shape.max_rows, self._shape.max_columns), dtype=torch.int32, device=device)
-            self._host_table = self._table.numpy() if device.type == "cpu" else self._table.cpu().numpy()
+            self._shape = shape = cache_shape(config, folder, self._model, self._ops.dtype)
+            self._pages = empty_pages(config, self._ops, self._model, shape)
+            self._table = BlockTable(shape.max_rows + 1, shape.max_columns, device)
+            self._pad()
+            self._last = LastTokens(shape.max_rows, device)
+        max_context = min(folder.max_context_tokens, shape.num_blocks * shape.block_size)
+        spared_bytes = self._warm_up(config, max_context) if device.type == "cuda" else 0
+        self._graphs = self._record(config, max_context, capture, spared_bytes)
 
     @property
     def shape(self) -> CacheShape:
@@ -80,80 +113,138 @@ class ModelRunner:
         """The kernels in use."""
         return self._ops.name
 
+    @property
+    def num_graphs(self) -> int:
+        """How many buckets of decodes have a graph."""
+        return len(self._graphs.buckets) if self._graphs is not None else 0
+
     def launch(self, plan: StepPlan) -> StepHandle:
-        """Apply the plan's poison, table writes and copies, run the model, sample. Steps run in order."""
-        started = time.perf_counter()
+        """Apply the plan's edits, run the model, sample. Steps run in order.
+
+        Raises:
+            CoreError: a placeholder stands for no token, or too many steps have not been waited for.
+        """
+        lane = self._lanes.take()
         with torch.inference_mode():
-            if self._poison and plan.poison:
-                self._pages.fill(self._to_device(np.array(plan.poison, dtype=np.int64)), float("nan"))
-            self._write_table(plan)
-            self._copy(plan.copies)
-            token_ids, batch = self._batch(plan.sequences)
-            sampled = [index for index, part in enumerate(plan.sequences) if part.sampling is not None]
-            last = self._to_device(_last_tokens(plan.sequences, sampled))
-            logits = self._model.forward(token_ids, batch, self._pages, last)
-            if self._poison and bool(logits.isnan().any()):
-                raise CoreError(f"step {plan.number} read a stale or foreign KV slot: its logits are NaN")
-            return self._choose(logits.float(), [plan.sequences[index] for index in sampled], started)
+            lane.begin()
+            self._edit(plan, lane)
+            layout = lay_out(plan.sequences, self._table.host, self._shape.block_size)
+            refers = self._last.asked_for(layout.token_ids, plan.number)
+            logits = None if self._graphs is None else self._graphs.run(layout, lane)
+            if logits is None:
+                logits = self._run(layout, lane, refers=refers)
+            return self._choose(plan, logits, lane)
 
-    def _choose(self, logits: torch.Tensor, parts: list[SequenceStep], started: float) -> Launched:
-        """Sample a token of each row, and take down the log-probabilities that are asked for."""
-        tokens, rows = sample(logits, parts), asking(parts)
-        values = with_logprobs(tokens, logits, rows) if rows else tokens
-        return Launched(values, rows, len(parts), self._clock(started))
+    def _edit(self, plan: StepPlan, lane: Lane) -> None:
+        """Change pages and table as the plan says; what the device must be told goes there in one copy."""
+        poison = np.array(plan.poison if self._poison else (), dtype=np.int64)
+        cells = self._table.write(plan.table_writes)
+        copies = [np.ascontiguousarray(np.array(run, dtype=np.int64).T) for run in independent(plan.copies)]
+        arrays = [*([poison] if poison.size else ()), *(cells or ()), *(one for pair in copies for one in pair)]
+        if not arrays:
+            return
+        there = iter(lane.send(*arrays))
+        if poison.size:
+            self._pages.fill(next(there), float("nan"))
+        if cells is not None:
+            self._table.update(next(there), next(there))
+        for _ in copies:
+            self._ops.copy_blocks(self._pages, next(there), next(there))
 
-    def _clock(self, started: float) -> Callable[[], float]:
-        """Return what tells the step's seconds: on the CPU it has ended by now, elsewhere it ends with the wait."""
-        if self._ops.device.type == "cpu":
-            seconds = time.perf_counter() - started
-            return lambda: seconds
-        return lambda: time.perf_counter() - started
-
-    def _write_table(self, plan: StepPlan) -> None:
-        for write in plan.table_writes:
-            self._host_table[write.row, write.column : write.column + len(write.blocks)] = write.blocks
-        if self._ops.device.type != "cpu":  # there, both are one memory
-            for row in sorted({write.row for write in plan.table_writes}):
-                self._table[row] = self._to_device(self._host_table[row])
-
-    def _copy(self, copies: Sequence[BlockCopy]) -> None:
-        """Copy blocks one after the other: many in one call, as long as none of them touches another's target."""
-        for run in independent(copies):
-            sources, targets = np.array(run, dtype=np.int64).T
-            self._ops.copy_blocks(
-                self._pages,
-                self._to_device(np.ascontiguousarray(sources)),
-                self._to_device(np.ascontiguousarray(targets)),
-            )
-
-    def _batch(self, parts: Sequence[SequenceStep]) -> tuple[torch.Tensor, AttentionBatch]:
-        """Lay the sequences end to end."""
-        lengths = np.array([len(part.token_ids) for part in parts], dtype=np.int32)
-        starts = np.array([part.start for part in parts], dtype=np.int32)
-        rows = np.array([part.row for part in parts], dtype=np.int32)
-        query_starts = np.zeros(len(parts) + 1, dtype=np.int32)
-        np.cumsum(lengths, out=query_starts[1:])
-        token_ids = np.fromiter((token for part in parts for token in part.token_ids), np.int64, query_starts[-1])
-        within = np.arange(query_starts[-1], dtype=np.int32) - np.repeat(query_starts[:-1], lengths)
-        positions = within + np.repeat(starts, lengths)
-        size = self._shape.block_size
-        blocks = self._host_table[np.repeat(rows, lengths), positions // size].astype(np.int64)
-        contexts = starts + lengths
+    def _run(self, layout: Layout, lane: Lane, *, refers: bool) -> torch.Tensor:
+        """Compute a step kernel by kernel; `refers`: there are placeholders in it."""
+        token_ids, slots, positions, starts, contexts, rows, sampled = lane.send(*layout[:7])
         batch = AttentionBatch(
-            positions=self._to_device(positions),
-            slots=self._to_device(blocks * size + positions % size),
-            query_starts=self._to_device(query_starts),
-            contexts=self._to_device(contexts),
-            rows=self._to_device(rows),
-            block_table=self._table,
-            max_query=int(lengths.max()),
-            max_context=int(contexts.max()),
-            num_decodes=_leading_decodes(lengths),
+            positions=positions,
+            slots=slots,
+            query_starts=starts,
+            contexts=contexts,
+            rows=rows,
+            block_table=self._table.tensor,
+            max_query=layout.max_query,
+            max_context=layout.max_context,
+            num_decodes=layout.num_decodes,
         )
-        return self._to_device(token_ids), batch
+        if refers:
+            token_ids = self._last.put_in(token_ids)
+        return self._model.forward(token_ids, batch, self._pages, sampled)
 
-    def _to_device(self, array: "np.ndarray[Any, Any]") -> torch.Tensor:
-        return torch.from_numpy(array).to(self._ops.device)
+    def _choose(self, plan: StepPlan, logits: torch.Tensor, lane: Lane) -> Launched:
+        """Sample a token of each row, take down the log-probabilities that are asked for, and start the way back."""
+        parts = [part for part in plan.sequences if part.sampling is not None]
+        rows = asking(parts)
+        stale = logits.isnan().any() if self._poison else None
+        if stale is not None:
+            logits = logits.nan_to_num(0.0)  # the step is an error; until it is waited for, samplers need numbers
+        logits = logits.float()
+        tokens = sample(logits, parts)
+        self._last.keep(tokens)
+        values = with_logprobs(tokens, logits, rows) if rows else tokens
+        if stale is not None:
+            values = torch.cat((values, stale.to(values.dtype)[None]))
+        lane.fetch(values)
+        lane.end()
+        return Launched(lane, rows, len(parts), number=plan.number, checked=stale is not None)
+
+    def _pad(self) -> None:
+        """Give the table's last row, the padding's, the pool's last block, of zeros."""
+        shape = self._shape
+        self._pages.data[:, -1].zero_()
+        last = TableWrite(row=shape.max_rows, column=0, blocks=(BlockId(shape.num_blocks),) * shape.max_columns)
+        cells = self._table.write((last,))
+        if cells is not None:
+            self._table.update(*(torch.from_numpy(one).to(self._ops.device) for one in cells))
+
+    def _warm_up(self, config: EngineConfig, max_context: int) -> int:
+        """Run every kind of step once; return the device memory that the largest needs beside weights and pool.
+
+        Raises:
+            ConfigError: it is not there.
+        """
+        began, device = time.perf_counter(), self._ops.device
+        held = torch.cuda.memory_allocated(device)
+        torch.cuda.reset_peak_memory_stats(device)
+        try:
+            for plan in warm_up_plans(self._shape, max_context, config.max_batched_tokens):
+                self.launch(plan).wait()
+        except torch.OutOfMemoryError as error:
+            raise ConfigError(
+                f"ENGINE_KV_BYTES={config.kv_bytes}: the device has no room left for a step of "
+                f"ENGINE_MAX_BATCHED_TOKENS={config.max_batched_tokens}; choose less of either"
+            ) from error
+        with torch.inference_mode():
+            self._pad()
+        taken = torch.cuda.max_memory_allocated(device) - held
+        _log.info("warm-up: %.1f s; a step takes up to %d MiB", time.perf_counter() - began, taken >> 20)
+        return taken
+
+    def _record(
+        self, config: EngineConfig, max_context: int, capture: Capture | None, spared_bytes: int
+    ) -> DecodeGraphs | None:
+        """Record graphs of decodes where there are any to be had."""
+        if config.graphs == "off":
+            return None
+        if capture is None:
+            if self._ops.device.type != "cuda":
+                return None
+            if reason := self._unrecordable():
+                _log.warning("graphs: none, since %s; decodes are launched kernel by kernel, which is slower", reason)
+                return None
+            capture = CudaCapture(self._ops.device, spared_bytes)
+        with torch.inference_mode():
+            graphs = DecodeGraphs(self._forward, self._table.tensor, max_context)
+            graphs.record(capture)
+        return graphs
+
+    def _unrecordable(self) -> str:
+        """Return why a graph of this model would fail, or be wrong; empty: it would not."""
+        if self._ops.name != "triton":
+            return f"the {self._ops.name} kernels wait for the device"
+        return "" if self._model.recordable else "what the class of transformers does may depend on values"
+
+    def _forward(self, token_ids: torch.Tensor, batch: AttentionBatch, sampled: torch.Tensor) -> torch.Tensor:
+        """Compute decodes as a graph does, whatever their tokens stand for."""
+        return self._model.forward(self._last.put_in(token_ids), batch, self._pages, sampled)
 
 
 def independent(copies: Iterable[BlockCopy]) -> Iterator[list[BlockCopy]]:
@@ -170,66 +261,3 @@ def independent(copies: Iterable[BlockCopy]) -> Iterator[list[BlockCopy]]:
         targets.add(copy.target)
     if run:
         yield run
-
-
-def _leading_decodes(lengths: "np.ndarray[Any, Any]") -> int:
-    """Return how many sequences of one token come before the first longer one."""
-    longer = np.flatnonzero(lengths != 1)
-    return int(longer[0]) if longer.size else len(lengths)
-
-
-def _last_tokens(parts: Sequence[SequenceStep], sampled: list[int]) -> "np.ndarray[Any, Any]":
-    ends = np.cumsum([len(part.token_ids) for part in parts], dtype=np.int64)
-    return ends[sampled] - 1 if sampled else ends[:0]
-
-
-def _device(config: EngineConfig) -> torch.device:
-    if config.device == "cuda" and not torch.cuda.is_available():
-        raise ConfigError("ENGINE_DEVICE=cuda: torch sees no CUDA device; use ENGINE_DEVICE=cpu")
-    if config.device == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    return torch.device(config.device)
-
-
-def _dtype(config: EngineConfig) -> torch.dtype:
-    if config.dtype != "auto":
-        return torch.float32 if config.dtype == "float32" else torch.bfloat16
-    fast = _device(config).type != "cpu" or torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()
-    return torch.bfloat16 if fast else torch.float32
-
-
-def _backend(config: EngineConfig, device: torch.device, dtype: torch.dtype) -> Ops:
-    name, weights = config.backend, config.weight_dtype
-    try:
-        return select_backend(name, device=device, dtype=dtype, weights=weights)  # type: ignore[arg-type]  # checked by the config
-    except BackendUnavailable as error:
-        setting = (
-            f"ENGINE_BACKEND={name}" if weights == "auto" else f"ENGINE_BACKEND={name}, ENGINE_WEIGHT_DTYPE={weights}"
-        )
-        raise ConfigError(f"{setting}: {error}") from error
-
-
-def _empty_pages(ops: Ops, shape: PageShape, kv_bytes: int) -> Pages:
-    """Allocate the pool; the allocators of torch say with a RuntimeError that there is no room."""
-    try:
-        return ops.empty_pages(shape)
-    except RuntimeError as error:
-        raise ConfigError(f"ENGINE_KV_BYTES={kv_bytes}: the device has no room for so much; choose less") from error
-
-
-def _cache_shape(
-    config: EngineConfig, folder: ModelFolder, model: Model, dtype: torch.dtype
-) -> tuple[CacheShape, PageShape]:
-    """Divide the pool's bytes into blocks."""
-    block_bytes = model.page_shape(num_blocks=0, block_size=config.block_size).block_bytes(dtype)
-    num_blocks = config.kv_bytes // block_bytes
-    if num_blocks < 1:
-        raise ConfigError(f"ENGINE_KV_BYTES={config.kv_bytes}: one block of this model takes {block_bytes} bytes")
-    shape = CacheShape(
-        num_blocks=num_blocks,
-        block_size=config.block_size,
-        block_bytes=block_bytes,
-        max_rows=config.max_running,
-        max_columns=-(-folder.max_context_tokens // config.block_size),
-    )
-    return shape, model.page_shape(num_blocks=num_blocks, block_size=config.block_size)

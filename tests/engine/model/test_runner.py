@@ -126,7 +126,7 @@ def test_stale_read_is_an_error(folder: ModelFolder) -> None:
     writes = (TableWrite(row=0, column=0, blocks=(BlockId(1), BlockId(2))),)
     plan = StepPlan(number=7, sequences=(part,), table_writes=writes, poison=(BlockId(1), BlockId(2)))
     with pytest.raises(CoreError, match="step 7"):
-        runner.launch(plan)
+        runner.launch(plan).wait()
 
 
 def copies(*pairs: tuple[int, int]) -> list[BlockCopy]:

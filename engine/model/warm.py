@@ -1,0 +1,62 @@
+"""Steps that a runner on a GPU makes at start: what is compiled and loaded then does not hold up a request.
+
+They run in the padding's row of the block table, over its one block, and leave it in need of new zeros. The last one is
+the largest that the settings allow, so that its memory is known to be there.
+"""
+
+from collections.abc import Iterator, Sequence
+
+from engine.request import BlockId, SamplingParams, SequenceId
+from engine.step import BlockCopy, CacheShape, SequenceStep, StepPlan
+from kernels.triton_ops.tuning import SPLIT
+
+_GREEDY = SamplingParams(temperature=0.0)
+# Each way to choose a token.
+_SAMPLINGS = (
+    _GREEDY,
+    SamplingParams(),
+    SamplingParams(top_p=0.9),
+    SamplingParams(top_k=40),
+    SamplingParams(top_k=40, top_p=0.9),
+    SamplingParams(temperature=0.0, num_logprobs=1),
+)
+
+Part = tuple[int, int]  # tokens before, tokens of the step
+
+
+def warm_up_plans(shape: CacheShape, max_context: int, max_tokens: int) -> Iterator[StepPlan]:
+    """Yield plans for a pool of `shape`: contexts of up to `max_context` tokens, steps of up to `max_tokens`."""
+    chunk = min(2, max_context)
+    mixes: list[list[Part]] = [
+        [(0, 1)] * min(len(_SAMPLINGS), shape.max_rows),
+        [(min(SPLIT, max_context - 1), 1)],  # a decode in parts
+        [(0, chunk)],
+        [(0, 1), (0, chunk)],  # the chunk's sequences begin elsewhere than at a multiple of 16 bytes
+    ]
+    last = BlockId(shape.num_blocks)
+    for number, parts in enumerate((*mixes, _largest(shape, max_context, max_tokens))):
+        copies = (BlockCopy(last, last),) if number == 0 else ()
+        yield StepPlan(number=number, sequences=_sequences(shape.max_rows, parts), table_writes=(), copies=copies)
+
+
+def _largest(shape: CacheShape, max_context: int, max_tokens: int) -> list[Part]:
+    """Return a step of as many tokens as may be."""
+    parts: list[Part] = []
+    left = max_tokens
+    while left and len(parts) < shape.max_rows:
+        parts.append((0, min(left, max_context)))
+        left -= parts[-1][1]
+    return parts
+
+
+def _sequences(row: int, parts: Sequence[Part]) -> tuple[SequenceStep, ...]:
+    return tuple(
+        SequenceStep(
+            sequence=SequenceId(index),
+            row=row,
+            start=start,
+            token_ids=[0] * length,
+            sampling=_SAMPLINGS[index % len(_SAMPLINGS)],
+        )
+        for index, (start, length) in enumerate(parts)
+    )
