@@ -80,7 +80,7 @@ def run(config: EngineConfig, endpoint: str) -> None:
     try:
         _connect(socket, endpoint)
         mailbox = FrameMailbox(socket)
-        loop = EngineLoop(scheduler, runner, mailbox)
+        loop = EngineLoop(scheduler, runner, mailbox, ahead=plans_ahead(config, runner))
         gc.collect()
         gc.freeze()  # what is loaded stays: collections during steps need not look at it again
         mailbox.ready(_ready(runner))
@@ -108,6 +108,11 @@ def make_scheduler(config: EngineConfig, folder: ModelFolder, runner: Runner, *,
         max_batched_tokens=config.max_batched_tokens,
         eos_token_ids=folder.eos_token_ids,
     )
+
+
+def plans_ahead(config: EngineConfig, runner: Runner) -> bool:
+    """Say whether a step is planned while the one before it runs: ENGINE_OVERLAP, or where the runner can use it."""
+    return runner.runs_ahead if config.overlap == "auto" else config.overlap == "on"
 
 
 def die_with_parent() -> None:

@@ -2,11 +2,19 @@
 
     inbox ─▶ Scheduler.plan() ─▶ Runner.launch().wait() ─▶ Scheduler.commit() ─▶ outbox
 
-All that comes from outside is taken in between two steps, so that a cancel or a policy is in force in the next one.
+All that comes from outside is taken in between two plans, so that a cancel or a policy is in force in the next one.
+
+Where the device computes beside the host (`ahead`), one step is kept in flight: the next one is planned and launched
+before its result is waited for, so that the device has its next work when it is done.
+
+    step t     ──launch──▶ ░░░░░░ device ░░░░░░│
+    host                   take in, plan t + 1, launch, then wait for t and commit it
+    step t + 1                                 │░░░░░░ device ░░░░░░
 """
 
 import logging
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -17,7 +25,7 @@ from engine.request import FinishReason, GenerationRequest, SequenceId
 from engine.scheduler.outputs import RequestOutput
 from engine.scheduler.plan import Scheduler
 from engine.stats import EngineStats, collect
-from engine.step import Runner
+from engine.step import Runner, StepHandle, StepPlan
 
 STATS_SECONDS = 0.25
 
@@ -80,40 +88,66 @@ class EngineLoop:
     """Drives scheduler and runner until it is told to stop. An exception of the runner ends it: a new core starts."""
 
     def __init__(
-        self, scheduler: Scheduler, runner: Runner, mailbox: Mailbox, clock: Callable[[], float] = time.monotonic
+        self,
+        scheduler: Scheduler,
+        runner: Runner,
+        mailbox: Mailbox,
+        *,
+        ahead: bool = False,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        """Start with nothing in flight.
+
+        Args:
+            scheduler: plans and commits.
+            runner: computes.
+            mailbox: where messages come from and outputs go.
+            ahead: plan and launch a step before the result of the one before it is waited for.
+            clock: the scheduler's.
+        """
         self._scheduler = scheduler
         self._runner = runner
         self._mailbox = mailbox
-        self._clock = clock  # the scheduler's
+        self._ahead = ahead
+        self._clock = clock
         self._stats_at = clock()
+        self._launched: deque[tuple[StepPlan, StepHandle]] = deque()  # not yet committed: between two steps one at most
         self._busy = False
         self._stopping = False
 
     def run(self) -> None:
-        """Step until a Stop comes."""
+        """Step until a Stop comes; what is in flight then is committed and reported."""
         while not self._stopping:
             self.step()
+        self._commit()
 
     def stop(self) -> None:
         """Leave `run` after the current step; safe to call from a signal handler."""
         self._stopping = True
 
     def step(self) -> None:
-        """Take in what came, run one step if there is anything to run, send out what it did."""
+        """Take in what came, plan and launch a step if there is anything to run, take in and report what is done."""
         updated = self._take_in(self._mailbox.receive(self._patience()))
         plan = self._scheduler.plan()
-        if updated is not None:
-            self._mailbox.applied(*updated, self._scheduler.step)
-        if plan is None:
-            outputs = self._scheduler.take_outputs()
-        else:
-            outputs = self._scheduler.commit(plan, self._runner.launch(plan).wait())
-        self._busy = plan is not None
-        if outputs:
-            self._mailbox.outputs(self._scheduler.step, outputs)
+        if updated is not None:  # in force in this plan; where there was nothing to run, in the next one
+            self._mailbox.applied(*updated, self._scheduler.step if plan else self._scheduler.step + 1)
+        if plan is not None:
+            self._launched.append((plan, self._runner.launch(plan)))
+        self._busy = bool(self._launched)
+        self._commit(num_left=1 if self._ahead and plan is not None else 0)
         if self._clock() >= self._stats_at:
             self._send_stats()
+
+    def _commit(self, num_left: int = 0) -> None:
+        """Wait for all launched steps but the last `num_left`, commit and report them, and all other news."""
+        while len(self._launched) > num_left:
+            plan, handle = self._launched.popleft()
+            outputs = self._scheduler.commit(plan, handle.wait())
+            if outputs:
+                self._mailbox.outputs(plan.number, outputs)
+        outputs = self._scheduler.take_outputs()
+        if outputs:
+            self._mailbox.outputs(self._scheduler.step, outputs)
 
     def _take_in(self, messages: Iterable[Message]) -> tuple[int, int] | None:
         """Hand messages to the scheduler; return the policy in force if one came."""

@@ -101,7 +101,7 @@ class Admission:
             return Verdict.BLOCKED
         if sequence.preempted_in == self._plan_number:
             return Verdict.BLOCKED
-        if waits_to_fork(sequence):
+        if waits_to_fork(sequence, self._limits.block_size):
             return Verdict.BLOCKED
         offer = self._offers.make(sequence, account)
         if self._roster.prefills.must_wait(sequence, offer.match, self._plan_number, now):

@@ -6,10 +6,11 @@ from itertools import repeat
 from engine.errors import InvariantError
 from engine.request import FinishReason
 from engine.scheduler.beams import Candidates
+from engine.scheduler.flight import Flight
 from engine.scheduler.outputs import RequestOutput
 from engine.scheduler.roster import Roster
 from engine.scheduler.searching import branch
-from engine.scheduler.sequence import SequenceState
+from engine.scheduler.sequence import SequenceState, State
 from engine.step import SequenceStep, StepResult, TokenLogprobs
 
 Sampled = tuple[int, TokenLogprobs | None]
@@ -22,21 +23,14 @@ class Commit:
 
     def __init__(self, roster: Roster) -> None:
         self.prompt_tokens = 0  # computed, recomputed ones included
-        self.output_tokens = 0
+        self.output_tokens = 0  # of requests that were there to take them
         self._candidates: dict[SequenceState, Candidates] = {}  # of each beam, in this step
         self._roster = roster
         self._memory = roster.memory
 
-    def take(
-        self,
-        planned: Sequence[SequenceState],
-        parts: Sequence[SequenceStep],
-        result: StepResult,
-        *,
-        num_decodes: int,
-        now: float,
-    ) -> list[RequestOutput]:
-        """Apply a result to the sequences that were planned, decodes first; return all news since the last call."""
+    def take(self, flight: Flight, result: StepResult, now: float) -> list[RequestOutput]:
+        """Apply a result to the sequences of its step, decodes first; return all news since the last call."""
+        planned, parts, num_decodes = flight.planned, flight.plan.sequences, flight.num_decodes
         asked = num_decodes + sum(part.sampling is not None for part in parts[num_decodes:])
         token_ids, logprobs = result.token_ids, result.logprobs
         if len(token_ids) != asked or len(logprobs) not in (0, asked):
@@ -65,16 +59,17 @@ class Commit:
         block_size, block_bytes = memory.shape.block_size, memory.shape.block_bytes
         for sequence, token in zip(sequences, token_ids, strict=False):
             table = sequence.table
-            if table is None:  # ended while the step ran
+            if table is None:
+                self._late(sequence, token, None, now, outputs)
                 continue
-            sequence.computed = computed = sequence.computed + 1
+            tokens, tenant = sequence.tokens, sequence.tenant
+            computed = len(tokens)  # by this step; the next one may be planned already
             if not computed % block_size:
-                memory.seal(table, computed, sequence.tokens, now)
-            tokens, tenant = sequence.tokens, sequence.tenant  # what `_append` does, without the call
-            tokens.append(token)
+                memory.seal(table, computed, tokens, now)
+            tokens.append(token)  # what `_append` does, without the call
             tenant.counter += tenant.output_cost
             tenant.output_tokens += 1
-            if token in sequence.stop_ids or len(tokens) - sequence.num_prompt >= sequence.max_tokens:
+            if token in sequence.stop_ids or computed + 1 - sequence.num_prompt >= sequence.max_tokens:
                 self._finish(sequence, (token,), (), now)
             elif sequence.announced:
                 held = sequence.kv_block_seconds + table.block_seconds + table.num_metered * (now - table.since)
@@ -101,9 +96,10 @@ class Commit:
             if one is None and sequence.beams is None:
                 plain.append(sequence)
                 plain_token_ids.append(token)
-            elif table is not None:
-                sequence.computed += 1
-                self._memory.seal(table, sequence.computed, sequence.tokens, now)
+            elif table is None:
+                self._late(sequence, token, one, now, outputs)
+            else:
+                self._memory.seal(table, len(sequence.tokens), sequence.tokens, now)
                 self._append(sequence, token, one, now, outputs)
         self._decodes(plain, plain_token_ids, now, outputs)
 
@@ -118,17 +114,36 @@ class Commit:
         """Take a prefill chunk in, and the first token after the last one."""
         self.prompt_tokens += len(part.token_ids)
         chosen = None if part.sampling is None else next(sampled)
-        table = sequence.table
+        table, computed = sequence.table, part.start + len(part.token_ids)
         if table is None:
+            if chosen is not None:
+                self._late(sequence, *chosen, now, outputs)
             return
-        sequence.computed = part.start + len(part.token_ids)
-        self._memory.seal(table, sequence.computed, sequence.tokens, now)
-        if sequence.computed == len(sequence.tokens):
+        self._memory.seal(table, computed, sequence.tokens, now)
+        if computed == len(sequence.tokens):
             self._roster.prefills.end(sequence)
         if chosen is not None:
             self._append(sequence, *chosen, now, outputs)
         elif not sequence.announced:
             outputs.append(self._announcement(sequence, now))
+
+    def _late(
+        self,
+        sequence: SequenceState,
+        token: int,
+        logprobs: TokenLogprobs | None,
+        now: float,
+        outputs: list[RequestOutput],
+    ) -> None:
+        """Take a token of a sequence that has left while the step ran: where it is to come back, it is its own still.
+
+        Nobody sees or pays for one of a request that has ended, or of a beam, whose search starts again.
+        """
+        if sequence.state is State.ENDED or sequence.beams is not None:
+            self.output_tokens -= 1
+            return
+        self._append(sequence, token, logprobs, now, outputs)
+        sequence.charged = len(sequence.tokens)
 
     def _append(
         self,

@@ -9,15 +9,18 @@ from engine.scheduler.sequence import SequenceState
 from engine.scheduler.sharing import SharedPrefixes
 from engine.scheduler.tenant import Tenant
 
-_AT_ONCE = -1  # in place of a plan's number: who has to go may come back in this very plan, where it fits
+AT_ONCE = -1  # in place of a plan's number: who has to go may come back in this very plan, where it fits
 
 
-def enforce(roster: Roster, intake: Intake, now: float) -> None:
-    """Bring tenants with a new policy under its limits: newest sequences lose their blocks, none is ended."""
+def enforce(roster: Roster, intake: Intake, plan_number: int, now: float) -> None:
+    """Bring tenants with a new policy under its limits: newest sequences lose their blocks, none is ended.
+
+    They come back in a later plan than `plan_number`, or where they fit AT_ONCE.
+    """
     for tenant in intake.changed:
         policy, account = tenant.policy, tenant.account
         if policy is None:
-            _set_aside(roster, tenant, now)
+            _set_aside(roster, tenant, plan_number, now)
             if account is not None:
                 roster.memory.trim(account)
             continue
@@ -25,7 +28,7 @@ def enforce(roster: Roster, intake: Intake, now: float) -> None:
         for group in list(roster.searches.values()):
             too_large = group.most_blocks > account.hard or group.width > policy.max_running
             if group.leader.tenant is tenant and too_large:
-                roster.preempt(group.leader, _AT_ONCE, now)
+                roster.preempt(group.leader, plan_number, now)
         roster.memory.trim(account)
         if account.used + account.reserved > account.hard:
             for sequence in tenant.running:
@@ -34,20 +37,20 @@ def enforce(roster: Roster, intake: Intake, now: float) -> None:
         while tenant.running and _exceeds(account, roster.num_places(tenant), policy):
             victim = newest(tenant.running, protected=True)
             assert victim is not None, "there is a running one"
-            roster.preempt(victim, _AT_ONCE, now)
+            roster.preempt(victim, plan_number, now)
             roster.memory.trim(account)
     intake.changed.clear()
 
 
-def enforce_groups(roster: Roster, shared: SharedPrefixes, now: float) -> None:
-    """Bring share groups under their limits: their newest users go on with blocks of their own."""
+def enforce_groups(roster: Roster, shared: SharedPrefixes, plan_number: int, now: float) -> None:
+    """Bring share groups under their limits: their newest users go on with blocks of their own, as in `enforce`."""
     for account in shared.settle():
         roster.memory.trim(account)
         while account.blocks > account.hard:
             users = (one for one in roster.running if one.table is not None and one.table.num_head)
             victim = newest((one for one in users if _uses(one, account)), protected=True)
             assert victim is not None, "what is above the ceiling is in use"
-            roster.preempt(victim, _AT_ONCE, now)  # on blocks of its own
+            roster.preempt(victim, plan_number, now)  # on blocks of its own
             roster.memory.trim(account)
         shared.forget_if_removed(account)
 
@@ -56,10 +59,10 @@ def _exceeds(account: Account, num_places: int, policy: TenantPolicy) -> bool:
     return account.used + account.reserved > account.hard or num_places > policy.max_running
 
 
-def _set_aside(roster: Roster, tenant: Tenant, now: float) -> None:
+def _set_aside(roster: Roster, tenant: Tenant, plan_number: int, now: float) -> None:
     """Stop all that a tenant without policy has; each request ends unless a policy comes in time."""
     while tenant.running:
-        roster.preempt(tenant.running[0], _AT_ONCE, now)
+        roster.preempt(tenant.running[0], plan_number, now)
     for line in tenant.lines:
         while (head := line.head()) is not None:
             roster.hold(head, now + HOLD_SECONDS)

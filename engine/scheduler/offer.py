@@ -53,7 +53,7 @@ class Offers:
         whole = needed
         if is_protected(sequence):
             whole = max(needed, min(most_blocks(sequence, self._memory), account.hard))
-        parent = _parent(sequence)
+        parent = _parent(sequence, self._memory.shape.block_size)
         if parent is not None and parent.table is not None:
             # All but the block of the last prompt token: that one is copied, or its own.
             num_shared = self._memory.blocks_for(sequence.num_prompt) - 1
@@ -112,15 +112,21 @@ def most_blocks(sequence: SequenceState, memory: KVMemory) -> int:
     return memory.blocks_for(sequence.num_prompt + sequence.max_tokens)
 
 
-def waits_to_fork(sequence: SequenceState) -> bool:
+def waits_to_fork(sequence: SequenceState, block_size: int) -> bool:
     """Say whether a sequence is to fork from another output of its request that still computes the prompt."""
     others = _others(sequence)
-    return bool(others) and all(one.computed < one.num_prompt - 1 for one in others)
+    return bool(others) and not any(_has_prompt(one, block_size) for one in others)
 
 
-def _parent(sequence: SequenceState) -> SequenceState | None:
+def _parent(sequence: SequenceState, block_size: int) -> SequenceState | None:
     """Return the sequence to fork from: an output of the same request that runs and has computed the prompt."""
-    return next((one for one in _others(sequence) if one.computed >= one.num_prompt - 1), None)
+    return next((one for one in _others(sequence) if _has_prompt(one, block_size)), None)
+
+
+def _has_prompt(sequence: SequenceState, block_size: int) -> bool:
+    """Say whether all but the last token of its prompt are there to share: computed, and full blocks sealed."""
+    table, wanted = sequence.table, sequence.num_prompt - 1
+    return table is not None and sequence.computed >= wanted and table.num_sealed >= wanted // block_size
 
 
 def _others(sequence: SequenceState) -> list[SequenceState]:

@@ -6,31 +6,37 @@ A plan, from the top:
     3. share     as many tokens as the decodes' targets allow (chunks.py) go to prefill chunks, of running and of newly
                  started sequences, tenant by tenant in the order of fairness.py
     4. build     decodes first (written down as they are secured), then chunks; block table cells to write
+
+A plan may be made ahead, while the step before it is in flight (flight.py). It goes on from where that one ends, with
+placeholders for the tokens that it samples, and leaves out for one step
+    what certainly ends with its token, or needs the result on the host (SequenceState.needs_result)
+    what would have to preempt others for a token that may yet be its last
+    what was preempted in this plan: its token is still to come
 """
 
 import heapq
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 
+from engine.errors import InvariantError
 from engine.memory.manager import KVMemory
-from engine.memory.supply import Shortage
 from engine.policy import PolicyUpdate, ShareGroup
 from engine.request import FinishReason, GenerationRequest, SequenceId
-from engine.scheduler.admission import Admission, Verdict, evict
+from engine.scheduler.admission import Admission, Verdict
 from engine.scheduler.chunks import ChunkBudget
 from engine.scheduler.commit import Commit
-from engine.scheduler.enforce import enforce, enforce_groups
+from engine.scheduler.enforce import AT_ONCE, enforce, enforce_groups
 from engine.scheduler.fairness import effective_rank, first_waiting
+from engine.scheduler.flight import Flight, audit_flights
 from engine.scheduler.intake import Intake
 from engine.scheduler.outputs import RequestOutput
-from engine.scheduler.pressure import group_victim, newest, pool_victim
+from engine.scheduler.room import make_room
 from engine.scheduler.roster import Roster
 from engine.scheduler.sequence import SequenceState
 from engine.scheduler.sizing import Limits
-from engine.scheduler.step_time import StepWork, chunk_pairs
 from engine.scheduler.targets import EVERY_STEPS, INTER_TOKEN_SECONDS, MIN_CHUNK_TOKENS
 from engine.scheduler.tenant import Tenant
-from engine.step import SequenceStep, StepPlan, StepResult
+from engine.step import SequenceStep, StepPlan, StepResult, placeholder
 
 Prefills = dict[Tenant, list[SequenceState]]
 
@@ -38,7 +44,7 @@ _new = tuple.__new__
 
 
 class Scheduler:
-    """Continuous batching over many tenants. Synchronous: a plan is committed before the next one is made."""
+    """Continuous batching over many tenants. Plans are committed in their order; one may be made ahead of a commit."""
 
     def __init__(
         self,
@@ -58,8 +64,9 @@ class Scheduler:
         self._admission = Admission(self.roster, limits, self._intake.shared)
         self._chunks = ChunkBudget(minimum=min(MIN_CHUNK_TOKENS, max_batched_tokens), maximum=max_batched_tokens)
         self._attempt = 0  # at a plan: what one attempt preempts does not come back in the same one
-        self._planned: list[SequenceState] = []  # of the last plan, in its order
-        self._num_decodes = 0  # the first of them
+        self._planned: list[SequenceState] = []  # of the plan that is being made, in its order
+        self._flights: list[Flight] = []  # not yet committed: two at most
+        self._places: dict[SequenceState, int] = {}  # of the tokens to come, in the result of the step in flight
         self._commit = Commit(self.roster)
 
     @property
@@ -116,19 +123,26 @@ class Scheduler:
     def audit(self) -> None:
         """Prove all bookkeeping from scratch. Raises InvariantError."""
         self.roster.audit()
+        audit_flights(self._flights, self.roster.running)
 
     # ------------------------------------------------------------ a step
 
     def plan(self) -> StepPlan | None:
-        """Plan the next step, or return None when nothing can run."""
+        """Plan the next step, or return None when nothing can run. One step may be in flight.
+
+        Raises:
+            InvariantError: two steps are in flight.
+        """
         now = self._clock()
-        self._intake.expire(now)
         self._attempt = number = self._attempt + 1
+        self._look_ahead()
+        self._intake.expire(now)
         self._admission.begin(number, now)
+        comes_back_in = number if self._flights else AT_ONCE
         if self._intake.changed:
-            enforce(self.roster, self._intake, now)
+            enforce(self.roster, self._intake, comes_back_in, now)
         if self._intake.shared.changed:
-            enforce_groups(self.roster, self._intake.shared, now)
+            enforce_groups(self.roster, self._intake.shared, comes_back_in, now)
         if not self.roster.running and not self.roster.waiting:
             return None
         parts, prefills = self._secure(number, now)
@@ -136,27 +150,41 @@ class Scheduler:
         chunks = self._share(self._chunk_tokens(prefills), prefills, now)
         if num_preempted != self.roster.num_preemptions:
             parts = self._without_preempted(parts)
-        self._num_decodes = len(parts)
+        num_decodes = len(parts)
         self._add_chunks(parts, chunks)
         if not parts:
             return None
         self.step += 1
         writes, poison, copies = self.memory.take_writes(now)
-        return StepPlan(number=self.step, sequences=tuple(parts), table_writes=writes, poison=poison, copies=copies)
+        plan = StepPlan(number=self.step, sequences=tuple(parts), table_writes=writes, poison=poison, copies=copies)
+        self._flights.append(Flight(plan, self._planned, num_decodes))
+        return plan
 
     def commit(self, plan: StepPlan, result: StepResult) -> list[RequestOutput]:
-        """Take the step's tokens in: seal full blocks, end what is finished, report all news since the last commit."""
-        planned, self._planned = self._planned, []
-        if self._num_decodes < len(planned) or self.step % EVERY_STEPS == 0:
-            self._chunks.observe(_work(plan.sequences, self._num_decodes), result.seconds)
-        return self._commit.take(planned, plan.sequences, result, num_decodes=self._num_decodes, now=self._clock())
+        """Take the step's tokens in: seal full blocks, end what is finished, report all news since the last commit.
+
+        Raises:
+            InvariantError: it is not the oldest step in flight, or the result is not one of it.
+        """
+        if not self._flights or self._flights[0].plan is not plan:
+            raise InvariantError(f"step {plan.number} is committed twice, or before an older one")
+        flight = self._flights.pop(0)
+        if flight.num_decodes < len(flight.planned) or plan.number % EVERY_STEPS == 0:
+            self._chunks.observe(flight.work(), result.seconds)
+        return self._commit.take(flight, result, self._clock())
 
     # ------------------------------------------------------------ parts of a plan
+
+    def _look_ahead(self) -> None:
+        """Note where the tokens to come will be."""
+        if len(self._flights) > 1:
+            raise InvariantError("a third step is planned while two are in flight")
+        self._places = self._flights[0].places() if self._flights else {}
 
     def _secure(self, number: int, now: float) -> tuple[list[SequenceStep], Prefills]:
         """Give each decode a slot for its token, oldest sequences first; return their steps and unfinished prefills.
 
-        The hot loop of a plan: one pass, and no call for a decode that has its slot.
+        The hot loop of a plan: one pass, and no call for a decode that has its token and its slot.
         """
         num_preempted = self.roster.num_preemptions
         parts: list[SequenceStep] = []
@@ -167,55 +195,40 @@ class Scheduler:
             if table is None:  # preempted for an older one in this loop
                 continue
             tokens, computed = sequence.tokens, sequence.computed
-            if len(tokens) - computed != 1:
+            remaining = len(tokens) - computed
+            if remaining == 1:
+                if computed >= table.capacity and not make_room(self.roster, sequence, number, now):
+                    continue
+                token = tokens[computed]  # all but this one are computed
+            elif remaining:
                 prefills.setdefault(sequence.tenant, []).append(sequence)
                 continue
-            if computed >= table.capacity and not self._make_room(sequence, number, now):
+            elif self._goes_ahead(sequence, now):
+                token = placeholder(self._places[sequence])
+            else:
                 continue
             planned.append(sequence)
-            position = computed + 1 - sequence.num_prompt
-            token_ids = (tokens[computed],)  # all tokens but this one are computed
+            sequence.computed = after = computed + 1
+            position = after - sequence.num_prompt
             # In the order of SequenceStep's fields: a call of SequenceStep takes twice as long.
-            step = (sequence.id, table.row, computed, token_ids, sequence.sampling, position, sequence.random_key)
+            step = (sequence.id, table.row, computed, (token,), sequence.sampling, position, sequence.random_key)
             parts.append(_new(SequenceStep, step))
         if num_preempted != self.roster.num_preemptions:
             parts = self._without_preempted(parts)
         return parts, prefills
+
+    def _goes_ahead(self, sequence: SequenceState, now: float) -> bool:
+        """Say whether a sequence whose token is to come goes on behind it, with a slot for it that costs nobody."""
+        table, computed = sequence.table, sequence.computed
+        if table is None or sequence.needs_result or computed + 1 - sequence.num_prompt >= sequence.max_tokens:
+            return False
+        return computed < table.capacity or self.memory.grow(table, computed + 1, now) is None
 
     def _without_preempted(self, parts: list[SequenceStep]) -> list[SequenceStep]:
         """Take those out of the plan that were preempted after they had been given a slot."""
         kept = [pair for pair in zip(self._planned, parts, strict=True) if pair[0].table is not None]
         self._planned = [sequence for sequence, _ in kept]
         return [part for _, part in kept]
-
-    def _make_room(self, sequence: SequenceState, number: int, now: float) -> bool:
-        """Grow a sequence by one block, preempting where needed; False when it was itself the one to give way."""
-        table = sequence.table
-        assert table is not None, "only a running sequence grows"
-        while True:
-            alone = len(self.roster.running) == 1  # then only idle caches within guarantees can be in its way
-            shortage = self.memory.grow(table, sequence.computed + 1, now, last_resort=alone)
-            if shortage is None:
-                return True
-            victim = self._victim(sequence, shortage)
-            evict(self.roster, victim, number, now)
-            if victim is sequence:
-                return False
-
-    def _victim(self, sequence: SequenceState, shortage: Shortage) -> SequenceState:
-        """Return who gives way for this sequence's next block; the sequence itself when nobody else may be asked."""
-        own = sequence.tenant.running
-        if shortage is Shortage.ACCOUNT:
-            return newest(own) or newest((one for one in own if one.beams is None), protected=True) or sequence
-        account = sequence.tenant.account
-        assert account is not None, "a running sequence has an account"
-        busy = self.roster.busy.values()
-        victim = pool_victim(busy)
-        if victim is None and account.blocks < account.soft:
-            others = [tenant for tenant in busy if tenant is not sequence.tenant]
-            victim = pool_victim(others, protected=True)
-            victim = victim or group_victim(one for tenant in others for one in tenant.running)
-        return victim or newest(own) or sequence
 
     def _chunk_tokens(self, prefills: Prefills) -> int:
         """Return the tokens that prefills may have, so that no decode waits longer than its class may."""
@@ -224,7 +237,7 @@ class Scheduler:
         if not decodes or not (prefills or self.roster.waiting):
             return budget
         target = INTER_TOKEN_SECONDS[min(sequence.rank for sequence in decodes)]
-        context = sum(sequence.computed for sequence in decodes) + len(decodes)
+        context = sum(sequence.computed for sequence in decodes)
         start = max((one.computed for some in prefills.values() for one in some), default=0)
         return min(budget, self._chunks.tokens(len(decodes), context, target, start))
 
@@ -288,26 +301,16 @@ class Scheduler:
             if sequence.table is None:
                 continue
             self._planned.append(sequence)
-            end = sequence.computed + num_tokens
+            start, end = sequence.computed, sequence.computed + num_tokens
             parts.append(
                 SequenceStep(
                     sequence=sequence.id,
                     row=sequence.table.row,
-                    start=sequence.computed,
-                    token_ids=tuple(sequence.tokens[sequence.computed : end]),
+                    start=start,
+                    token_ids=tuple(sequence.tokens[start:end]),
                     sampling=sequence.sampling if end == len(sequence.tokens) else None,
                     position=sequence.generated,
                     random_key=sequence.random_key,
                 )
             )
-
-
-def _work(parts: Sequence[SequenceStep], num_decodes: int) -> StepWork:
-    """Return what a step computes, for the model of how long steps take."""
-    chunks = parts[num_decodes:]
-    return StepWork(
-        num_decodes=num_decodes,
-        context_tokens=sum(part.start for part in parts[:num_decodes]) + num_decodes,
-        prefill_tokens=sum(len(part.token_ids) for part in chunks),
-        prefill_pairs=sum(chunk_pairs(part.start, len(part.token_ids)) for part in chunks),
-    )
+            sequence.computed = end

@@ -8,14 +8,17 @@
 The roster moves; it decides nothing.
 """
 
+from engine.memory.accounts import AccountOwner, ShareGroupId
 from engine.memory.manager import KVMemory
 from engine.memory.table import BlockTable
 from engine.request import FinishReason, GenerationRequest, SequenceId, TenantId
 from engine.scheduler.audit import audit
 from engine.scheduler.beam_group import BeamGroup
 from engine.scheduler.fairness import lift
+from engine.scheduler.interference import Interference
 from engine.scheduler.joining import Prefills
 from engine.scheduler.outputs import Refusal, RequestOutput
+from engine.scheduler.pressure_score import PressureGauge
 from engine.scheduler.searching import gather, report_end
 from engine.scheduler.sequence import SequenceGroup, SequenceState, State
 from engine.scheduler.tenant import Tenant
@@ -47,6 +50,8 @@ class Roster:
         self.timers = Timers()
         self.num_preemptions = 0
         self.prefills = Prefills(memory.shape.block_size, budget)
+        self.interference = Interference(self._is_here)
+        self.pressure = PressureGauge(memory)
         self._events: list[RequestOutput] = []
         self._next_number = 0
         self._next_fork = -1  # id of the next output that forks; requests have positive ids
@@ -117,14 +122,17 @@ class Roster:
         if sequence.beams is not None:
             self.searches[sequence.id] = sequence.beams
 
-    def preempt(self, sequence: SequenceState, plan_number: int, now: float) -> None:
+    def preempt(self, sequence: SequenceState, plan_number: int, now: float, *, by: AccountOwner | None = None) -> None:
         """Take a running request's blocks; it keeps its tokens, to be computed again, and its place.
 
-        A beam leaves with all beams of its request, whose search starts again.
+        A beam leaves with all beams of its request, whose search starts again. `by`: whose need or limit it is for;
+        None: the tenant's own.
         """
         group = sequence.beams
         if group is not None:
             sequence = group.leader
+        self.interference.preempted(sequence, by)
+        if group is not None:
             gather(self, group, now)
         sequence.num_preemptions += 1
         sequence.preempted_in = plan_number
@@ -254,6 +262,11 @@ class Roster:
         self._end(leader, now)
         report_end(self, group, found, reason, message)
 
+    def _is_here(self, owner: AccountOwner) -> bool:
+        if isinstance(owner, ShareGroupId):
+            return self.memory.accounts.get(owner) is not None
+        return owner in self.tenants
+
     def _limit(self, sequence: SequenceState, until: float) -> None:
         deadline = sequence.request.deadline
         self.timers.set(sequence, min(until, deadline) if deadline > 0 else until)
@@ -303,6 +316,7 @@ class Roster:
         sequence.state = State.ENDED
         sequence.tokens = []
         del self.sequences[sequence.id]
+        self.interference.ended(sequence.id)
         if sequence.group is not None:
             sequence.group.members.remove(sequence)
             if not sequence.group.members:

@@ -37,7 +37,7 @@ class SequenceState:
     """Everything the scheduler keeps of one request, or of one output or beam of it.
 
     `tokens` is prompt and output together: a preempted sequence computes them again, whatever they are.
-    `len(tokens) - computed` is what is left to compute: 1 for a decode.
+    `len(tokens) - computed` is what is left to compute: 1 for a decode, 0 while its token is to come (flight.py).
     """
 
     __slots__ = (
@@ -98,7 +98,7 @@ class SequenceState:
         self.sampling = request.sampling
         self.random_key = 0
         self.table: BlockTable | None = None
-        self.computed = 0  # tokens whose KV is in the table
+        self.computed = 0  # tokens whose KV is in the table once all planned steps are done
         self.charged = 0  # tokens whose computation the tenant has paid for; recomputation is free
         self.admitted = False  # has run at least once
         self.announced = False  # the admission has been reported
@@ -115,6 +115,14 @@ class SequenceState:
     def generated(self) -> int:
         """Output tokens so far."""
         return len(self.tokens) - self.num_prompt
+
+    @property
+    def needs_result(self) -> bool:
+        """Whether its next step can only be planned when the token before it is known on the host.
+
+        Such a sequence is never in a plan that is made ahead of its token. Today: the beams of a search.
+        """
+        return self.beams is not None
 
     @property
     def num_places(self) -> int:

@@ -66,12 +66,15 @@ class Tenant:
         "num_ahead",
         "num_held",
         "num_live",
+        "num_preemptions",
         "output_cost",
         "output_tokens",
         "parked",
         "policy",
         "policy_stamp",
         "prefill_cost",
+        "prefill_tokens",
+        "recomputed_tokens",
         "running",
     )
 
@@ -91,6 +94,9 @@ class Tenant:
         self.num_held = 0  # outputs and beams of those that are held
         self.num_ahead = 0  # further outputs and beams of those that have never run
         self.output_tokens = 0
+        self.prefill_tokens = 0  # that it was charged for
+        self.num_preemptions = 0
+        self.recomputed_tokens = 0  # that it had to compute again after preemptions: those are not charged twice
 
     def adopt(self, policy: TenantPolicy | None, account: Account | None) -> None:
         """Take a policy over, or lose it."""
@@ -101,6 +107,11 @@ class Tenant:
             weight = max(policy.weight, LEAST_WEIGHT)
             self.prefill_cost = PREFILL_COST / weight
             self.output_cost = OUTPUT_COST / weight
+
+    @property
+    def service(self) -> float:
+        """The service it has had, in weighted tokens: what its counter is made of, before division by the weight."""
+        return self.prefill_tokens * PREFILL_COST + self.output_tokens * OUTPUT_COST
 
     @property
     def num_waiting(self) -> int:

@@ -3,9 +3,13 @@
 Reads go through its own copy of the block table, as a kernel's would. A block that is stale, foreign, poisoned or in
 the wrong place therefore shows as a wrong token and as wrong log-probabilities; `expected_tokens` and `distribution`
 say which are right.
+
+With `held_back` it is like a device beside the host: a step that is launched is computed no sooner than it is waited
+for, in launch order, with what its plan says by then. A placeholder becomes the token of the step before it.
 """
 
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -41,6 +45,7 @@ class FakeRunner:
         vocab_size: int = 1000,
         seconds: float = 0.001,
         identify: Callable[[SequenceStep], Identity] = alone,
+        held_back: bool = False,
     ) -> None:
         self._shape = shape
         self._identify = identify
@@ -52,6 +57,9 @@ class FakeRunner:
         self._position = np.full(slots, _EMPTY, dtype=np.int64)
         self._token = np.full(slots, _EMPTY, dtype=np.int64)
         self.num_steps = 0
+        self._held_back = held_back
+        self._launched: deque[Launched] = deque()  # not waited for, in order
+        self._sampled: tuple[int, ...] = ()  # of the last computed step
 
     @property
     def shape(self) -> CacheShape:
@@ -60,12 +68,37 @@ class FakeRunner:
 
     @property
     def runs_ahead(self) -> bool:
-        """Every step is computed at launch."""
-        return False
+        """Whether it holds results back."""
+        return self._held_back
 
-    def launch(self, plan: StepPlan) -> "Done":
-        """Poison, write table cells, copy, then write all slots and read them back, sequence by sequence."""
+    def launch(self, plan: StepPlan) -> "Launched":
+        """Take a step; compute it at once unless results are held back."""
+        assert len(self._launched) < 2, "two steps have not been waited for"
+        assert not any(map(_is_ahead, plan.sequences)) or self._launched, "a placeholder of a step that is over"
         self.num_steps += 1
+        step = Launched(self, plan, [self._identify(part) for part in plan.sequences])
+        self._launched.append(step)
+        if not self._held_back:
+            self._compute(step)
+        return step
+
+    def finish(self, step: "Launched") -> StepResult:
+        """Compute what was launched up to this step, and let go of it."""
+        assert self._launched.popleft() is step, "steps are waited for in their order, each once"
+        if step.result is None:
+            self._compute(step)
+        assert step.result is not None
+        return step.result
+
+    def stored(self, block: int) -> list[int]:
+        """Return the tokens in a block's slots; -1 where a slot does not hold the position that a block starts with."""
+        first = int(self._position[block, 0])
+        right = self._position[block] == np.arange(first, first + self._shape.block_size)
+        return np.where(right & (self._owner[block] == self._owner[block, 0]), self._token[block], -1).tolist()
+
+    def _compute(self, step: "Launched") -> None:
+        """Poison, write table cells, copy, then write all slots and read them back, sequence by sequence."""
+        plan = step.plan
         for block in plan.poison:
             self._owner[block] = _EMPTY
             self._position[block] = _EMPTY
@@ -74,31 +107,32 @@ class FakeRunner:
         for source, target in plan.copies:
             for slots in (self._owner, self._position, self._token):
                 slots[target] = slots[source]
-        for part in plan.sequences:
-            self._write(part)
-        sampled = [part for part in plan.sequences if part.sampling is not None]
-        read = [self._read(part) for part in sampled]
-        tokens = tuple(self._choose(mixed, part.random_key) for part, mixed in zip(sampled, read, strict=True))
+        for part, who in zip(plan.sequences, step.identities, strict=True):
+            self._write(part, who)
+        pairs = zip(plan.sequences, step.identities, strict=True)
+        read = [(part, self._read(part, who)) for part, who in pairs if part.sampling is not None]
+        tokens = tuple(self._choose(mixed, part.random_key) for part, mixed in read)
         logprobs: tuple[TokenLogprobs | None, ...] = tuple(
-            self._logprobs(part, mixed, token) for part, mixed, token in zip(sampled, read, tokens, strict=True)
+            self._logprobs(part, mixed, token) for (part, mixed), token in zip(read, tokens, strict=True)
         )
         asked = any(one is not None for one in logprobs)
-        return Done(StepResult(token_ids=tokens, seconds=self._seconds, logprobs=logprobs if asked else ()))
+        step.result = StepResult(token_ids=tokens, seconds=self._seconds, logprobs=logprobs if asked else ())
+        self._sampled = tokens
 
-    def _write(self, part: SequenceStep) -> None:
+    def _write(self, part: SequenceStep, who: Identity) -> None:
         positions = np.arange(part.start, part.start + len(part.token_ids))
         blocks = self._table[part.row, positions // self._shape.block_size]
         slots = positions % self._shape.block_size
-        self._owner[blocks, slots] = self._owners(part, positions)
+        self._owner[blocks, slots] = _owners(who, positions)
         self._position[blocks, slots] = positions
-        self._token[blocks, slots] = part.token_ids
+        self._token[blocks, slots] = [one if one >= 0 else self._sampled[-1 - one] for one in part.token_ids]
 
-    def _read(self, part: SequenceStep) -> int:
+    def _read(self, part: SequenceStep, who: Identity) -> int:
         """Return a number of what the table leads to: a slot that is not the sequence's own changes it."""
         positions = np.arange(part.start + len(part.token_ids))
         blocks = self._table[part.row, positions // self._shape.block_size]
         slots = positions % self._shape.block_size
-        foreign = int((self._owner[blocks, slots] != self._owners(part, positions)).sum())
+        foreign = int((self._owner[blocks, slots] != _owners(who, positions)).sum())
         misplaced = int((self._position[blocks, slots] != positions).sum())
         return _mix(self._token[blocks, slots]) + foreign + misplaced
 
@@ -112,20 +146,27 @@ class FakeRunner:
         values = _distribution(mixed, self._vocab_size)
         return TokenLogprobs(float(values[token]), most_likely(values, sampling.num_logprobs))
 
-    def _owners(self, part: SequenceStep, positions: np.ndarray) -> np.ndarray:
-        own, head, num_head = self._identify(part)
-        return np.where(positions < num_head, head, own)
 
+class Launched:
+    """A step, computed or not."""
 
-class Done:
-    """A step that was done when it was launched."""
-
-    def __init__(self, result: StepResult) -> None:
-        self._result = result
+    def __init__(self, runner: FakeRunner, plan: StepPlan, identities: Sequence[Identity]) -> None:
+        self.plan = plan
+        self.identities = identities
+        self.result: StepResult | None = None
+        self._runner = runner
 
     def wait(self) -> StepResult:
-        """Return the result."""
-        return self._result
+        """Return the result; once."""
+        return self._runner.finish(self)
+
+
+def _owners(who: Identity, positions: np.ndarray) -> np.ndarray:
+    return np.where(positions < who.num_head, who.head, who.own)
+
+
+def _is_ahead(part: SequenceStep) -> bool:
+    return any(token < 0 for token in part.token_ids)
 
 
 def expected_tokens(prompt: list[int], count: int, *, random_key: int, vocab_size: int = 1000) -> list[int]:

@@ -1,6 +1,6 @@
 """A scheduler over the fake runner and a clock that tests turn by hand."""
 
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -24,7 +24,7 @@ from engine.scheduler.roster import fork_key
 from engine.scheduler.sizing import Limits
 from engine.step import CacheShape, SequenceStep, StepPlan
 from tests.engine.beam_reference import Found, reference
-from tests.engine.fake_runner import FakeRunner, Identity, expected_tokens
+from tests.engine.fake_runner import FakeRunner, Identity, Launched, expected_tokens
 
 Output = SequenceId | tuple[SequenceId, int]  # the first output of a request goes by its id alone
 
@@ -54,6 +54,7 @@ class World:
         eos: Sequence[int] = (),
         audit: bool = True,
         token_seconds: float = 0.0,
+        ahead: bool = False,
     ) -> None:
         columns = -(-max_context // block_size)
         self.shape = CacheShape(
@@ -64,7 +65,7 @@ class World:
             max_columns=columns,
         )
         self.now = 100.0
-        self.runner = FakeRunner(self.shape, vocab_size=VOCAB_SIZE, identify=self._identify)
+        self.runner = FakeRunner(self.shape, vocab_size=VOCAB_SIZE, identify=self._identify, held_back=ahead)
         self._identities: dict[object, int] = {}
         limits = Limits(
             vocab_size=VOCAB_SIZE,
@@ -90,6 +91,8 @@ class World:
         self.outputs: dict[Output, list[RequestOutput]] = defaultdict(list)
         self.held_seconds: dict[SequenceId, float] = defaultdict(float)  # Σ distinct blocks of a request · seconds
         self.plan: StepPlan | None = None  # the last one
+        self.ahead = ahead  # a step is planned and launched before the one before it is committed
+        self._launched: deque[tuple[StepPlan, Launched]] = deque()
         self._policies: dict[str, TenantPolicy] = {}
         self._version = 0
         self._audit = audit
@@ -180,24 +183,34 @@ class World:
         self.scheduler.cancel(sequences)
 
     def step(self, seconds: float = 0.01) -> bool:
-        """Run one step and let time pass; return whether there was one to run."""
+        """Run one step and let time pass; return whether there was one to run.
+
+        Where steps are planned ahead, the one that is planned here is committed in the next call.
+        """
         plan = self.plan = self.scheduler.plan()
         self._check()
-        if plan is None:
+        if plan is not None:
+            self._check_writes(plan)
+            self._launched.append((plan, self.runner.launch(plan)))
+        elif not self._launched:
             roster = self.scheduler.roster
             assert not roster.running and not roster.waiting, "something could run, and nothing does"
-            outputs = self.scheduler.take_outputs()
-        else:
-            self._check_writes(plan)
-            took = seconds + plan.num_tokens * self._token_seconds
-            self._meter(took)
-            result = replace(self.runner.launch(plan).wait(), seconds=took)
-            self.now += took
-            outputs = self.scheduler.commit(plan, result)
-        for output in outputs:
+        is_busy = bool(self._launched)
+        while len(self._launched) > (self.ahead and plan is not None):
+            self._commit(*self._launched.popleft(), seconds)
+        for output in self.scheduler.take_outputs():
+            self._take(output)
+        return is_busy
+
+    def _commit(self, plan: StepPlan, step: Launched, seconds: float) -> None:
+        took = seconds + plan.num_tokens * self._token_seconds
+        self._meter(took)
+        result = replace(step.wait(), seconds=took)
+        self.now += took
+        for output in self.scheduler.commit(plan, result):
             self._take(output)
         self._check()
-        return plan is not None
+        self._check_content()
 
     def run(self, limit: int = 2000) -> int:
         """Step until nothing can run; return the number of steps."""
@@ -322,6 +335,13 @@ class World:
         for account in self.scheduler.memory.accounts:
             assert account.blocks <= account.hard
             assert account.used + account.reserved <= account.hard
+
+    def _check_content(self) -> None:
+        """Check that the device has in each findable block what the block's key says."""
+        if self._audit:
+            tree = self.scheduler.memory.tree
+            for block in tree.blocks():
+                assert self.runner.stored(block) == tree.content(block)[2], "a full block was written over"
 
     def _take(self, output: RequestOutput) -> None:
         sequence, index = output.sequence, output.output_index

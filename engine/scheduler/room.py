@@ -1,0 +1,38 @@
+"""A decode's next block: taken where it is to be had, else somebody is preempted for it."""
+
+from engine.memory.supply import Shortage
+from engine.scheduler.admission import evict
+from engine.scheduler.pressure import group_victim, newest, pool_victim
+from engine.scheduler.roster import Roster
+from engine.scheduler.sequence import SequenceState
+
+
+def make_room(roster: Roster, sequence: SequenceState, plan_number: int, now: float) -> bool:
+    """Grow a sequence by one block, preempting where needed; False when it was itself the one to give way."""
+    table = sequence.table
+    assert table is not None, "only a running sequence grows"
+    while True:
+        alone = len(roster.running) == 1  # then only idle caches within guarantees can be in its way
+        shortage = roster.memory.grow(table, sequence.computed + 1, now, last_resort=alone)
+        if shortage is None:
+            return True
+        victim = _victim(roster, sequence, shortage)
+        evict(roster, victim, plan_number, now)
+        if victim is sequence:
+            return False
+
+
+def _victim(roster: Roster, sequence: SequenceState, shortage: Shortage) -> SequenceState:
+    """Return who gives way for this sequence's next block; the sequence itself when nobody else may be asked."""
+    own = sequence.tenant.running
+    if shortage is Shortage.ACCOUNT:
+        return newest(own) or newest((one for one in own if one.beams is None), protected=True) or sequence
+    account = sequence.tenant.account
+    assert account is not None, "a running sequence has an account"
+    busy = roster.busy.values()
+    victim = pool_victim(busy)
+    if victim is None and account.blocks < account.soft:
+        others = [tenant for tenant in busy if tenant is not sequence.tenant]
+        victim = pool_victim(others, protected=True)
+        victim = victim or group_victim(one for tenant in others for one in tenant.running)
+    return victim or newest(own) or sequence
