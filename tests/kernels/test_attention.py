@@ -26,6 +26,19 @@ def test_any_block_size(ops: Ops, block_size: int) -> None:
     check(ops, Heads(9, 3, 64), LENGTHS, block_size)
 
 
+@pytest.mark.parametrize("block_size", [1, 5, 8, 17, 24, 48])
+@pytest.mark.parametrize("window", [6, 37])
+def test_window_in_any_block_size(ops: Ops, block_size: int, window: int) -> None:
+    """A window may begin, and a context end, at any slot of a block: in a pair, or at a slot without one."""
+    check(
+        ops,
+        Heads(4, 2, 40),
+        [(1, n) for n in range(31, 56)] + [(3, 50), (20, 67)],
+        block_size,
+        AttentionForm(0.2, window),
+    )
+
+
 @pytest.mark.parametrize("dim", [2, 16, 40, 64, 80, 96, 128])
 def test_any_head_size(ops: Ops, dim: int) -> None:
     """Head sizes that are and are not multiples of the vector length are right."""
@@ -86,6 +99,19 @@ def test_result_ignores_batch_mates(ops: Ops) -> None:
         max_context=600,
     )
     assert torch.equal(ops.paged_attention(case.query[:1], case.pages, alone, FORM), together[:1])
+
+
+def test_scores_that_grow(ops: Ops) -> None:
+    """Scores that rise and fall by hundreds along the context, so that sums are scaled again and again, are right."""
+    heads = Heads(4, 2, 64)
+    case = make_case(ops, heads, [(1, 700), (40, 300)], block_size=16)
+    for index, key in enumerate(case.keys):
+        height = torch.linspace(0, 60, key.shape[0]).sin() * torch.linspace(0.1, 30, key.shape[0])
+        key.copy_(key * 0.1 + (height[:, None, None] * 0.5))
+        row, position = int(case.batch.rows[index]), torch.arange(key.shape[0])
+        slots = case.batch.block_table[row, position // 16].long() * 16 + position % 16
+        ops.kv_write(key, case.values[index], case.pages, slots)
+    assert_close(ops.paged_attention(case.query, case.pages, case.batch, FORM), exact_attention(case, FORM))
 
 
 def test_large_scores(ops: Ops) -> None:

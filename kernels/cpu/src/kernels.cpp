@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <cstring>
 #include <vector>
+#include <omp.h>
 #if defined(__x86_64__)
 #include <immintrin.h>
 #endif
@@ -27,10 +28,12 @@ struct Geometry {
     int32_t heads, kv_heads, dim, slots;
 };
 
-constexpr int CHUNK = 64;         // tokens between two softmax updates, so that a chunk's pages stay in L1
+constexpr int TILES = 4;          // of a chunk: tiles of sixteen slots between two softmax updates, so that they stay in L1
+constexpr int CHUNK = 16 * TILES;
 constexpr int SPLIT = 256;        // KV tokens of one range of a decode
 constexpr int MAX_RANGES = 1024;  // longer contexts get longer ranges
 constexpr int TILE_ROWS = 32;     // query rows of one prefill item
+constexpr int64_t WORTH_A_THREAD = 800000;  // see useful_threads
 
 struct AttentionArgs {
     void* out;
@@ -48,7 +51,8 @@ struct Item {
     const int32_t* table;
     int32_t first, tokens, position, head, kv_first, kv_end;
     int32_t ranges;   // of this decode and head; 1: written straight to the output
-    bool leads;       // the first of them
+    int32_t leader;   // index of the item that is the first of them
+    int32_t pending;  // of a leader: ranges that are not done yet
     int64_t partial;  // index of the first of its rows among the partials
 };
 
@@ -68,16 +72,17 @@ struct LinearWeight {
     int32_t outputs, inputs, form;
 };
 
+// Tiles that follow each other in one sequence. Of the slots of a tile, which are of one page, `[skipped, tokens)` count.
 template <class T>
 struct Chunk {
-    const T* values[CHUNK];
-    int tokens, skipped;  // the first `skipped` are before every row's window
+    const T *keys[TILES], *values[TILES];
+    int position[TILES], tokens[TILES], skipped[TILES];  // skipped: they are before every row's window
+    bool lone[TILES];                                    // the last one's values have no neighbour, see pages.inc
+    int tiles, first, last;                              // positions
+    bool full;                                           // all sixteen slots of all tiles count
 };
 
-inline int score_width(int slots) {
-    const int tokens = slots >= CHUNK ? slots : CHUNK / slots * slots;
-    return (tokens + 31) / 16 * 16;  // a tile of sixteen may start at the last token
-}
+inline int acc_width(int dim) { return (dim + 15) / 16 * 16; }
 
 // Memory of the calling thread, kept for the next call; begins at a cache line.
 float* scratch(size_t floats) {
@@ -123,6 +128,8 @@ struct Table {
 
 namespace plain {
 #include "simd.inc"
+#include "pages.inc"
+#include "attention_tiles.inc"
 #include "attention.inc"
 #include "elementwise.inc"
 #include "linear.inc"
@@ -134,6 +141,8 @@ TABLES
 #pragma GCC target("avx2,fma,f16c,bmi2")
 namespace avx2 {
 #include "simd.inc"
+#include "pages.inc"
+#include "attention_tiles.inc"
 #include "attention.inc"
 #include "elementwise.inc"
 #include "linear.inc"
@@ -146,6 +155,8 @@ TABLES
 #define WIDE_REGISTERS
 namespace avx512 {
 #include "simd.inc"
+#include "pages.inc"
+#include "attention_tiles.inc"
 #include "attention.inc"
 #include "elementwise.inc"
 #include "linear.inc"
@@ -160,6 +171,8 @@ TABLES
 #define LINEAR_PAIRS (linear_panel<bf16, bf16>)
 namespace avx512_bf16 {
 #include "simd.inc"
+#include "pages.inc"
+#include "attention_tiles.inc"
 #include "attention.inc"
 #include "elementwise.inc"
 #include "linear.inc"
@@ -197,63 +210,7 @@ struct Sequences {
     int32_t count;
 };
 
-// Lay out the work; returns how many rows of partials it needs.
-int64_t plan_items(const Sequences& s, const Geometry& g, int window, std::vector<Item>& items) {
-    const int group = g.heads / g.kv_heads, tile = group >= TILE_ROWS ? 1 : TILE_ROWS / group;
-    int64_t partial_rows = 0;
-    items.clear();
-    for (int i = 0; i < s.count; i++) {
-        const int first = s.query_starts[i], length = s.query_starts[i + 1] - first, context = s.contexts[i];
-        const int32_t* table = s.table + s.rows[i] * s.table_stride;
-        int range = SPLIT;
-        while ((int64_t)range * MAX_RANGES < context) range *= 2;
-        range = (range + g.slots - 1) / g.slots * g.slots;  // ranges begin at a page
-        const int seen = window && window < context ? (context - window) / range : 0;  // ranges before a decode's window
-        const int ranges = length == 1 ? (context + range - 1) / range - seen : 1;
-        for (int t = 0; t < length; t += tile) {
-            const int tokens = length - t < tile ? length - t : tile, position = context - length + t;
-            for (int h = 0; h < g.kv_heads; h++) {
-                for (int r = 0; r < ranges; r++) {
-                    const int begin = length == 1 ? (seen + r) * range : 0;
-                    const int end = ranges == 1 || r == ranges - 1 ? position + tokens : begin + range;
-                    items.push_back({table, first + t, tokens, position, h, begin, end, ranges, r == 0, partial_rows});
-                    if (ranges > 1) partial_rows += group;
-                }
-            }
-        }
-    }
-    return partial_rows;
-}
-
-template <class T>
-void run_attention(int level, const AttentionArgs& a, const Sequences& s, int threads) {
-    const Table<T>& table = table_of<T>(level);
-    const Geometry& g = a.g;
-    std::vector<Item>& items = items_of_thread();
-    std::vector<float>& partials = partials_of_thread();
-    const size_t row = g.dim + 2, needed = plan_items(s, g, a.window, items) * row;
-    if (partials.size() < needed) partials.resize(needed);
-    const int group = g.heads / g.kv_heads, rows = group > TILE_ROWS ? group : TILE_ROWS;
-    const size_t width = score_width(g.slots);
-    const size_t room = (size_t)rows * (2 * g.dim + width + 2) + 4 * width + 64;  // 4: two addresses a token
-    const Item* list = items.data();
-    float* parts = partials.data();
-    const int64_t count = items.size(), share = count / (16 * threads) > 0 ? count / (16 * threads) : 1;
-#pragma omp parallel num_threads(threads) if (count > 1)
-    {
-        float* memory = scratch(room);
-#pragma omp for schedule(dynamic, share)
-        for (int64_t i = 0; i < count; i++) {
-            const Item* following = i + 1 < count ? list + i + 1 : nullptr;  // this thread's next one, but for the last of a share
-            table.attend(a, list[i], following, memory, list[i].ranges > 1 ? parts + list[i].partial * row : nullptr);
-        }
-        if (needed) {
-#pragma omp for schedule(dynamic, 1)
-            for (int64_t i = 0; i < count; i++)
-                if (list[i].ranges > 1 && list[i].leads) table.merge(a, list[i], parts + list[i].partial * row);
-        }
-    }
-}
+#include "schedule.inc"
 
 // Rows worth waking another thread for.
 constexpr int64_t GRAIN = 16384;  // elements
