@@ -1,8 +1,8 @@
 """The C++ backend: thin calls into the library, all shape checks on this side.
 
 A page lies, per block and KV head, as keys, then values: `[D / 2][slot][2]` and `[slot / 2][D][2]` in bfloat16,
-`[D][slot]` and `[slot][D]` in float32 (src/pages.inc). One vector load gives sixteen slots of a dimension, or of a pair of
-them, as the dot product takes them, and both halves share a memory page.
+`[D][slot]` and `[slot][D]` in float32 (src/pages.inc). One vector load gives sixteen slots of a dimension, or pairs as
+the dot product takes them, and both halves share a memory page.
 """
 
 import ctypes
