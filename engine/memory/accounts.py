@@ -23,7 +23,19 @@ AccountOwner = TenantId | ShareGroupId
 class Account:
     """One owner's blocks on this worker, each counted once; every figure is in blocks."""
 
-    __slots__ = ("asked_soft", "blocks", "cached", "hard", "index", "owner", "peak", "reserved", "soft")
+    __slots__ = (
+        "_seconds_above",
+        "above_since",
+        "asked_soft",
+        "blocks",
+        "cached",
+        "hard",
+        "index",
+        "owner",
+        "peak",
+        "reserved",
+        "soft",
+    )
 
     def __init__(self, owner: AccountOwner, index: int) -> None:
         self.owner = owner
@@ -35,6 +47,8 @@ class Account:
         self.asked_soft = 0  # the guarantee by policy
         self.soft = 0  # what is never taken for another tenant's need: the policy's, or what the pool leaves of it
         self.hard = 0  # never more than this; a lowered one takes effect at the next plan
+        self.above_since: float | None = None  # when it came above its guarantee; None: it is not above it
+        self._seconds_above = 0.0  # in all the times before
 
     @property
     def used(self) -> int:
@@ -66,11 +80,29 @@ class Account:
         peak, self.peak = self.peak, self.blocks
         return peak
 
+    def seconds_above(self, now: float) -> float:
+        """Return for how long it has held more than its guarantee, since it was opened."""
+        return self._seconds_above + (0.0 if self.above_since is None else now - self.above_since)
+
+    def come_below(self, now: float) -> None:
+        """End the time above the guarantee."""
+        self._seconds_above, self.above_since = self.seconds_above(now), None
+
 
 class Accounts:
     """All accounts. An account exists while its owner has a policy or holds a block."""
 
-    __slots__ = ("_accounts", "_by_index", "_capacity", "_is_scaled", "_spare", "_total_asked", "_total_soft")
+    __slots__ = (
+        "_above",
+        "_accounts",
+        "_by_index",
+        "_capacity",
+        "_is_scaled",
+        "_spare",
+        "_total_asked",
+        "_total_soft",
+        "risen",
+    )
 
     def __init__(self, capacity: int) -> None:
         """Start without accounts over a pool of `capacity` blocks."""
@@ -81,6 +113,8 @@ class Accounts:
         self._accounts: dict[AccountOwner, Account] = {}
         self._by_index: list[Account | None] = []
         self._spare: list[int] = []  # indices of closed accounts
+        self._above: dict[int, Account] = {}  # by index: those above their guarantee, at the last `settle`
+        self.risen: list[Account] = []  # that may have come above it since
 
     def __iter__(self) -> Iterator[Account]:
         return iter(self._accounts.values())
@@ -108,6 +142,7 @@ class Accounts:
         self._total_soft += asked - account.soft
         account.soft = account.asked_soft = asked
         account.hard = hard
+        self.risen.append(account)
         return account
 
     def fit_guarantees(self) -> None:
@@ -121,6 +156,21 @@ class Accounts:
                 account.soft = account.asked_soft * self._capacity // self._total_asked
         self._total_soft = sum(account.soft for account in self)
         self._is_scaled = exceeds
+        self.risen.extend(self)
+
+    def settle(self, now: float) -> None:
+        """Note who has come above the guarantee, and who is back within it.
+
+        Call it after each series of changes, at the time of the changes: then the seconds above it are exact.
+        """
+        for account in self.risen:
+            if account.above_since is None and account.blocks > account.soft:
+                account.above_since = now
+                self._above[account.index] = account
+        self.risen.clear()
+        for account in [one for one in self._above.values() if one.blocks <= one.soft]:
+            account.come_below(now)
+            del self._above[account.index]
 
     def close(self, owner: AccountOwner) -> None:
         """Drop an account; an owner that still holds blocks cannot be dropped."""
@@ -131,6 +181,7 @@ class Accounts:
             raise InvariantError(f"account of {owner} is closed with {account.blocks} blocks")
         self._total_asked -= account.asked_soft
         self._total_soft -= account.soft
+        self._above.pop(account.index, None)
         self._by_index[account.index] = None
         self._spare.append(account.index)
 

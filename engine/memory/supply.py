@@ -6,11 +6,13 @@
 4. as a last resort, where a need does not fit beside the guarantees of others at all: any cached block
 """
 
+from collections import Counter
 from collections.abc import Callable
 from enum import Enum
+from typing import NamedTuple
 
 from engine.errors import InvariantError
-from engine.memory.accounts import Account, Accounts
+from engine.memory.accounts import Account, AccountOwner, Accounts
 from engine.memory.eviction.base import EvictionOrder
 from engine.memory.pool import CACHED, BlockPool
 from engine.memory.prefix import PrefixTree
@@ -26,6 +28,13 @@ class Shortage(Enum):
     POOL = "pool"  # no block to be had that is not promised, guaranteed or in use
 
 
+class Taking(NamedTuple):
+    """By whose need, and of whose memory something was taken."""
+
+    by: AccountOwner
+    of: AccountOwner
+
+
 class Supply:
     """Pool, tree and accounts together: a block changes hands here, and nowhere else."""
 
@@ -36,6 +45,7 @@ class Supply:
         self.reclaim = Reclaim(self.pool, self.tree, make_order)
         self.reserved = 0  # blocks promised to sequences, all accounts; as many are free
         self.num_evicted = 0  # cached blocks that were given up
+        self._taken: Counter[Taking] = Counter()
         self.touched: list[BlockId] = []  # allocated or freed, for the runner to poison
 
     def available(self, account: Account, *, last_resort: bool = False) -> int:
@@ -65,7 +75,10 @@ class Supply:
         while num_head and head.blocks + num_head > head.hard:
             self.evict(head)
         while self.pool.num_free - self.reserved < count - promised:
-            self.evict(self._giver(account, last_resort=last_resort))
+            giver = self._giver(account, last_resort=last_resort)
+            if giver is not account:
+                self._taken[Taking(account.owner, giver.owner)] += 1
+            self.evict(giver)
         return None
 
     def allocate(self, table: BlockTable, count: int, *, num_head: int = 0) -> list[BlockId]:
@@ -73,8 +86,8 @@ class Supply:
         blocks = self.pool.allocate(count)
         assert blocks is not None, "found before"
         self.release(table, min(count - num_head, table.reserved))
-        _charge(table.head_account, num_head)
-        _charge(table.account, count - num_head)
+        self._charge(table.head_account, num_head)
+        self._charge(table.account, count - num_head)
         self.touched += blocks
         return blocks
 
@@ -94,6 +107,8 @@ class Supply:
         account.blocks = blocks = account.blocks + 1
         if blocks > account.peak:
             account.peak = blocks
+        if blocks > account.soft and account.above_since is None:
+            self.accounts.risen.append(account)
         self.touched.append(block)
         return block
 
@@ -119,6 +134,11 @@ class Supply:
         self.touched.append(block)
         if parent is not None:
             candidates.offer(parent, account.cached)
+
+    def take_taken(self) -> dict[Taking, int]:
+        """Return the cached blocks that accounts gave up for others' needs, since the last call."""
+        taken, self._taken = self._taken, Counter()
+        return taken
 
     def use(self, block: BlockId) -> None:
         """Add a user to a block."""
@@ -153,8 +173,9 @@ class Supply:
         assert giver is not None and giver.cached, "counted by `available`"
         return giver
 
-
-def _charge(account: Account, count: int) -> None:
-    account.blocks += count
-    if account.blocks > account.peak:
-        account.peak = account.blocks
+    def _charge(self, account: Account, count: int) -> None:
+        account.blocks += count
+        if account.blocks > account.peak:
+            account.peak = account.blocks
+        if account.blocks > account.soft and account.above_since is None:
+            self.accounts.risen.append(account)

@@ -2,7 +2,7 @@
 
 Four parts, each from 0 to 1:
 
-    use       blocks that nobody can have now, as a share of the pool: 0 up to the low watermark, 1 from the high one on.
+    use       blocks that nobody can have now, by the pool: 0 up to the low watermark, 1 from the high one on.
               Free blocks can be had, unless they are promised; so can caches above their account's guarantee.
     borrowed  blocks that sequences use above their accounts' guarantees, as a share of the pool
     wait      the longest wait of a request that memory alone keeps from starting, against `WAIT_SECONDS` of its class
