@@ -24,7 +24,10 @@ def decode_kernel(
     BLOCK_G: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_N: tl.constexpr, SPLIT: tl.constexpr,
     CAPPED: tl.constexpr, WINDOWED: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """Write `out[split, sequence]` `[H, D]` and `lse[split, sequence]` `[H]`; a split without tokens has -inf."""
+    """Write `out[split, sequence]` `[H, D]` and `lse[split, sequence]` `[H]`.
+
+    A split without tokens has -inf, and only the first one has an output then.
+    """
     sequence, head, split = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     context = tl.load(contexts + sequence)
     first, oldest = split * SPLIT, 0
@@ -63,7 +66,8 @@ def decode_kernel(
         total = total * shrink + tl.sum(weights, 1)
         top = peak
     result = acc / tl.where(total == 0.0, 1.0, total)[:, None]
-    tl.store(out + at[:, None] * DIM + dims[None, :], result.to(out.dtype.element_ty), mask=real)
+    written = real & ((first < end) | (split == 0))  # of a graph's splits most may lie past the context
+    tl.store(out + at[:, None] * DIM + dims[None, :], result.to(out.dtype.element_ty), mask=written)
     tl.store(lse + at, log_sum(top, total), mask=members < GROUP)
 
 
