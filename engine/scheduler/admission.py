@@ -115,6 +115,7 @@ class Admission:
             offer = self._offers.make(sequence, account)
         num_preempted = self._roster.num_preemptions
         if not self._find_blocks(sequence, offer, now):
+            self._roster.pressure.blocked(sequence, now)
             return Verdict.BLOCKED
         if num_preempted != self._roster.num_preemptions:
             offer = self._offers.make(sequence, account)
@@ -181,7 +182,7 @@ class Admission:
             if victim is None:
                 self._claimed_rows = max(self._claimed_rows, count)
                 return False
-            evict(self._roster, victim, self._plan_number, now)
+            evict(self._roster, victim, self._plan_number, now, by=sequence.tenant)
             self._pool_growth = None
         return True
 
@@ -233,7 +234,7 @@ class Admission:
                     victim = self._victim(sequence.tenant, givers)
                     if victim is None:
                         return False
-                    evict(self._roster, victim, self._plan_number, now)
+                    evict(self._roster, victim, self._plan_number, now, by=sequence.tenant)
                     self._pool_growth = None
                     fresh = self._offers.make(sequence, offer.account)  # what was in use may be idle now
                     missing = fresh.num_new - self._memory.available(fresh.account, fresh.match)
@@ -289,15 +290,15 @@ class Admission:
             self._pool_growth += growth(sequence, self._limits.block_size)
 
 
-def evict(roster: Roster, sequence: SequenceState, plan_number: int, now: float) -> None:
-    """Preempt a sequence for want of memory.
+def evict(roster: Roster, sequence: SequenceState, plan_number: int, now: float, *, by: Tenant) -> None:
+    """Preempt a sequence for want of memory that tenant `by` needs.
 
     A beam search, which starts again each time, ends after a few with the best that it has found: it is in the way of
     others' guarantees, and might never come to its end.
     """
     leader = sequence if sequence.beams is None else sequence.beams.leader
     leader.evictions += 1
-    roster.preempt(sequence, plan_number, now)
+    roster.preempt(sequence, plan_number, now, by=by.name)
     if leader.beams is not None and leader.evictions > MAX_EVICTIONS:
         message = (
             f"The beam search had to start again {MAX_EVICTIONS} times: other tenants needed the memory that they are"

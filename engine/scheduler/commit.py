@@ -178,6 +178,9 @@ class Commit:
             found = [candidates[beam] for beam in group.members]  # they run on reserved blocks: none was left out
             branches = group.advance(found, now)
             self.output_tokens += (group.num_counted - before) * group.width - len(found)
+            if group.num_counted == before:  # an earlier run had come as far
+                computed = group.leader.computed
+                self._roster.interference.computed(group.leader, computed - 1, computed, len(found))
             if branches:
                 branch(self._roster, group, branches, now)
                 outputs.append(self._announcement(group.leader, now, unseen_tokens=group.take_unseen()))

@@ -50,7 +50,7 @@ def enforce_groups(roster: Roster, shared: SharedPrefixes, plan_number: int, now
             users = (one for one in roster.running if one.table is not None and one.table.num_head)
             victim = newest((one for one in users if _uses(one, account)), protected=True)
             assert victim is not None, "what is above the ceiling is in use"
-            roster.preempt(victim, plan_number, now)  # on blocks of its own
+            roster.preempt(victim, plan_number, now, by=account.owner)  # on blocks of its own
             roster.memory.trim(account)
         shared.forget_if_removed(account)
 

@@ -134,6 +134,12 @@ class Scheduler:
             InvariantError: two steps are in flight.
         """
         now = self._clock()
+        self.roster.pressure.refresh(now)
+        plan = self._plan(now)
+        self.memory.accounts.settle(now)
+        return plan
+
+    def _plan(self, now: float) -> StepPlan | None:
         self._attempt = number = self._attempt + 1
         self._look_ahead()
         self._intake.expire(now)
@@ -171,7 +177,11 @@ class Scheduler:
         flight = self._flights.pop(0)
         if flight.num_decodes < len(flight.planned) or plan.number % EVERY_STEPS == 0:
             self._chunks.observe(flight.work(), result.seconds)
-        return self._commit.take(flight, result, self._clock())
+        now = self._clock()
+        outputs = self._commit.take(flight, result, now)
+        self.memory.accounts.settle(now)
+        self.roster.pressure.copied(result.store_seconds + result.load_seconds)
+        return outputs
 
     # ------------------------------------------------------------ parts of a plan
 
@@ -292,16 +302,20 @@ class Scheduler:
         paid = max(sequence.charged, sequence.computed)  # what the cache held costs nothing
         if end > paid:
             sequence.tenant.counter += (end - paid) * sequence.tenant.prefill_cost
+            sequence.tenant.prefill_tokens += end - paid
             sequence.charged = end
         sequence.tenant.lines[sequence.rank].served_at = now
 
     def _add_chunks(self, parts: list[SequenceStep], chunks: dict[SequenceState, int]) -> None:
         """Write the chunks down, without those that were preempted after they had been given tokens."""
+        interference = self.roster.interference
         for sequence, num_tokens in chunks.items():
             if sequence.table is None:
                 continue
             self._planned.append(sequence)
             start, end = sequence.computed, sequence.computed + num_tokens
+            if interference.has_losses:
+                interference.computed(sequence, start, end)
             parts.append(
                 SequenceStep(
                     sequence=sequence.id,

@@ -17,7 +17,7 @@ def make_room(roster: Roster, sequence: SequenceState, plan_number: int, now: fl
         if shortage is None:
             return True
         victim = _victim(roster, sequence, shortage)
-        evict(roster, victim, plan_number, now)
+        evict(roster, victim, plan_number, now, by=sequence.tenant)
         if victim is sequence:
             return False
 

@@ -136,6 +136,7 @@ class Roster:
             gather(self, group, now)
         sequence.num_preemptions += 1
         sequence.preempted_in = plan_number
+        sequence.waiting_since = now
         self.num_preemptions += 1
         self._stop(sequence, now)
         if group is not None:

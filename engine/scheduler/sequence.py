@@ -74,6 +74,7 @@ class SequenceState:
         "tenant",
         "timer",
         "tokens",
+        "waiting_since",
     )
 
     def __init__(self, sequence: SequenceId, request: GenerationRequest, tenant: Tenant, number: int) -> None:
@@ -105,6 +106,7 @@ class SequenceState:
         self.queue_seconds = 0.0
         self.num_preemptions = 0  # all of them
         self.evictions = 0  # those for want of memory: after three it runs on reserved blocks
+        self.waiting_since = request.arrived_at  # or since it was preempted last
         self.preempted_in = -1  # number of the plan that preempted it last: it does not come back in the same one
         self.kv_block_seconds = 0.0  # of tables given back
         self.policy_stamp = 0  # the tenant's policy under which `max_tokens` was worked out

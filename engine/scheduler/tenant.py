@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_left, insort
 from collections import OrderedDict
 from typing import TYPE_CHECKING
@@ -45,6 +46,12 @@ class Line:
             index = bisect_left(self._back, sequence.number, key=_number)
             assert self._back[index][1] is sequence, "a waiting sequence stands in its line"
             del self._back[index]
+
+    def waiting_since(self) -> float:
+        """Return since when the one has waited that has waited longest; infinity when nobody does."""
+        back = min((sequence.waiting_since for _, sequence in self._back), default=math.inf)
+        fresh = next(iter(self._fresh.values())) if self._fresh else None
+        return back if fresh is None else min(back, fresh.waiting_since)
 
     def head(self) -> SequenceState | None:
         """Return the first in line, or None."""
