@@ -84,3 +84,22 @@ def empty_pages(config: EngineConfig, ops: Ops, model: Model, shape: CacheShape)
         ) from error
     pages.data[:, -1].zero_()
     return pages
+
+
+class PeakMemory:
+    """Measures how much more of a GPU's memory tensors hold at once while it is entered; nothing on a CPU."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._before = 0
+        self.num_bytes = 0
+
+    def __enter__(self) -> "PeakMemory":
+        if self._device.type == "cuda":
+            torch.cuda.reset_peak_memory_stats(self._device)
+            self._before = torch.cuda.memory_allocated(self._device)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._device.type == "cuda":
+            self.num_bytes = torch.cuda.max_memory_allocated(self._device) - self._before

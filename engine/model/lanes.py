@@ -218,13 +218,6 @@ class Lanes:
         self._lanes = [make() for _ in range(IN_FLIGHT)]
         self._next = 0
 
-    @classmethod
-    def on(cls, device: torch.device) -> "Lanes":
-        """Return the lanes to a device."""
-        if device.type == "cpu":
-            return cls(HostLane)
-        return cls(lambda: PinnedLane(device, lambda: torch.cuda.Event(enable_timing=True)))  # type: ignore[no-untyped-call]  # torch leaves it untyped
-
     def take(self) -> Lane:
         """Return the next step's lane.
 

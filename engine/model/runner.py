@@ -14,11 +14,12 @@ import torch
 
 from engine.config import EngineConfig
 from engine.errors import ConfigError, CoreError
-from engine.model.device import cache_shape, choose_backend, empty_pages
+from engine.model.device import PeakMemory, cache_shape, choose_backend, empty_pages
 from engine.model.folder import ModelFolder
-from engine.model.graphs import Capture, CudaCapture, DecodeGraphs
-from engine.model.lanes import Lane, Lanes
+from engine.model.graphs import DecodeGraphs
+from engine.model.lanes import Lane
 from engine.model.layout import Layout, lay_out
+from engine.model.link import Link, link_to
 from engine.model.logprobs import Asking, asking, read, with_logprobs
 from engine.model.model import load_model
 from engine.model.placeholders import LastTokens
@@ -64,29 +65,31 @@ class Launched:
 class ModelRunner:
     """Executes steps. Not thread-safe: one thread constructs it and launches all steps."""
 
-    def __init__(self, config: EngineConfig, folder: ModelFolder, capture: Capture | None = None) -> None:
+    def __init__(self, config: EngineConfig, folder: ModelFolder, link: Link | None = None) -> None:
         """Load the model, reserve its pool and, on a GPU, warm up and record graphs.
 
         Args:
             config: the settings.
             folder: the model on disk.
-            capture: records graphs of decodes on any device; None: CUDA graphs, where there is CUDA.
+            link: how the device is reached; None: as its kind needs it.
         """
         torch.set_num_threads(config.threads or usable_cores())
         self._ops = choose_backend(config)
         self._poison = config.poison
         device = self._ops.device
-        self._lanes = Lanes.on(device)
+        self._link = link or link_to(device)
         with torch.inference_mode():
             self._model = load_model(folder, self._ops, dummy=config.load_format == "dummy")
             self._shape = shape = cache_shape(config, folder, self._model, self._ops.dtype)
             self._pages = empty_pages(config, self._ops, self._model, shape)
-            self._table = BlockTable(shape.max_rows + 1, shape.max_columns, device)
+            self._table = BlockTable(shape.max_rows + 1, shape.max_columns, device, shared=self._link.shared)
             self._pad()
             self._last = LastTokens(shape.max_rows, device)
         max_context = min(folder.max_context_tokens, shape.num_blocks * shape.block_size)
-        spared_bytes = self._warm_up(config, max_context) if device.type == "cuda" else 0
-        self._graphs = self._record(config, max_context, capture, spared_bytes)
+        self._graphs: DecodeGraphs | None = None
+        if not self._link.shared:
+            spared_bytes = self._warm_up(config, max_context)
+            self._graphs = self._record(config, max_context, spared_bytes)
 
     @property
     def shape(self) -> CacheShape:
@@ -96,7 +99,7 @@ class ModelRunner:
     @property
     def runs_ahead(self) -> bool:
         """See `Runner.runs_ahead`: a launch on the CPU returns when its step has been computed."""
-        return self._ops.device.type != "cpu"
+        return not self._link.shared
 
     @property
     def dtype(self) -> str:
@@ -124,7 +127,7 @@ class ModelRunner:
         Raises:
             CoreError: a placeholder stands for no token, or too many steps have not been waited for.
         """
-        lane = self._lanes.take()
+        lane = self._link.lanes.take()
         with torch.inference_mode():
             lane.begin()
             self._edit(plan, lane)
@@ -201,12 +204,11 @@ class ModelRunner:
         Raises:
             ConfigError: it is not there.
         """
-        began, device = time.perf_counter(), self._ops.device
-        held = torch.cuda.memory_allocated(device)
-        torch.cuda.reset_peak_memory_stats(device)
+        began = time.perf_counter()
         try:
-            for plan in warm_up_plans(self._shape, max_context, config.max_batched_tokens):
-                self.launch(plan).wait()
+            with PeakMemory(self._ops.device) as peak:
+                for plan in warm_up_plans(self._shape, max_context, config.max_batched_tokens):
+                    self.launch(plan).wait()
         except torch.OutOfMemoryError as error:
             raise ConfigError(
                 f"ENGINE_KV_BYTES={config.kv_bytes}: the device has no room left for a step of "
@@ -214,33 +216,26 @@ class ModelRunner:
             ) from error
         with torch.inference_mode():
             self._pad()
-        taken = torch.cuda.max_memory_allocated(device) - held
-        _log.info("warm-up: %.1f s; a step takes up to %d MiB", time.perf_counter() - began, taken >> 20)
-        return taken
+        _log.info("warm-up: %.1f s; a step takes up to %d MiB", time.perf_counter() - began, peak.num_bytes >> 20)
+        return peak.num_bytes
 
-    def _record(
-        self, config: EngineConfig, max_context: int, capture: Capture | None, spared_bytes: int
-    ) -> DecodeGraphs | None:
+    def _record(self, config: EngineConfig, max_context: int, spared_bytes: int) -> DecodeGraphs | None:
         """Record graphs of decodes where there are any to be had."""
-        if config.graphs == "off":
+        if config.graphs == "off" or self._link.capture is None:
             return None
-        if capture is None:
-            if self._ops.device.type != "cuda":
-                return None
-            if reason := self._unrecordable():
-                _log.warning("graphs: none, since %s; decodes are launched kernel by kernel, which is slower", reason)
-                return None
-            capture = CudaCapture(self._ops.device, spared_bytes)
+        if reason := self._unrecordable():
+            _log.warning("graphs: none, since %s; decodes are launched kernel by kernel, which is slower", reason)
+            return None
         with torch.inference_mode():
             graphs = DecodeGraphs(self._forward, self._table.tensor, max_context)
-            graphs.record(capture)
+            graphs.record(self._link.capture(spared_bytes))
         return graphs
 
     def _unrecordable(self) -> str:
         """Return why a graph of this model would fail, or be wrong; empty: it would not."""
-        if self._ops.name != "triton":
+        if self._ops.device.type == "cuda" and self._ops.name != "triton":
             return f"the {self._ops.name} kernels wait for the device"
-        return "" if self._model.recordable else "what the class of transformers does may depend on values"
+        return "" if self._model.recordable else "what the class of transformers launches may depend on values"
 
     def _forward(self, token_ids: torch.Tensor, batch: AttentionBatch, sampled: torch.Tensor) -> torch.Tensor:
         """Compute decodes as a graph does, whatever their tokens stand for."""

@@ -14,17 +14,18 @@ Array = np.ndarray[Any, Any]
 class BlockTable:
     """`[rows, columns]` int32, twice: the host's looks up slots, the device's is what attention reads."""
 
-    def __init__(self, rows: int, columns: int, device: torch.device) -> None:
+    def __init__(self, rows: int, columns: int, device: torch.device, *, shared: bool) -> None:
+        """Make a table of zeros; `shared`: both are one memory."""
         self.tensor = torch.zeros((rows, columns), dtype=torch.int32, device=device)
-        self._shared = device.type == "cpu"
-        self.host: Array = self.tensor.numpy() if self._shared else np.zeros((rows, columns), dtype=np.int32)
+        self.host: Array = self.tensor.numpy() if shared else np.zeros((rows, columns), dtype=np.int32)
+        self._shared = shared
 
     def write(self, writes: Sequence[TableWrite]) -> tuple[Array, Array] | None:
         """Take writes down on the host.
 
         Returns:
             For `update`: the changed cells, row after row `[N]` int64, and their blocks `[N]` int32. None: nothing is
-            left to do, as on the CPU, where both tables are one memory.
+            left to do.
         """
         cells: list[int] = []
         columns = self.host.shape[1]
