@@ -26,7 +26,7 @@ from engine.request import (
     TenantId,
 )
 from engine.scheduler.outputs import RequestOutput
-from engine.stats import EngineStats
+from engine.stats import EngineStats, PairCost, TenantUse
 
 log = logging.getLogger(__name__)
 
@@ -85,18 +85,7 @@ class FrameMailbox:
                 prefix_asked_tokens=stats.prefix_asked_tokens,
                 prefix_found_tokens=stats.prefix_found_tokens,
                 num_evicted_blocks=stats.num_evicted_blocks,
-                tenants=[
-                    ipc.TenantUse(
-                        tenant=use.tenant,
-                        kv_bytes=use.kv_bytes,
-                        kv_peak_bytes=use.kv_peak_bytes,
-                        kv_cached_bytes=use.kv_cached_bytes,
-                        running=use.running,
-                        queued=use.queued,
-                        output_tokens=use.output_tokens,
-                    )
-                    for use in stats.tenants
-                ],
+                tenants=[_use(use) for use in stats.tenants],
                 share_groups=[
                     ipc.ShareGroupUse(
                         name=use.name,
@@ -108,6 +97,8 @@ class FrameMailbox:
                     )
                     for use in stats.share_groups
                 ],
+                pressure=_pressure(stats),
+                interference=[_pair(pair) for pair in stats.interference],
             )
         )
 
@@ -231,6 +222,41 @@ def _group(group: ipc.PolicyShareGroup) -> ShareGroup:
     )
     return ShareGroup(
         name=group.name, kv_soft_bytes=group.kv_soft_bytes, kv_hard_bytes=group.kv_hard_bytes, prefixes=prefixes
+    )
+
+
+def _use(use: TenantUse) -> ipc.TenantUse:
+    return ipc.TenantUse(
+        tenant=use.tenant,
+        kv_bytes=use.kv_bytes,
+        kv_peak_bytes=use.kv_peak_bytes,
+        kv_cached_bytes=use.kv_cached_bytes,
+        kv_borrowed_bytes=use.kv_borrowed_bytes,
+        running=use.running,
+        queued=use.queued,
+        oldest_wait_seconds=use.oldest_wait_seconds,
+        weight=use.weight,
+        output_tokens=use.output_tokens,
+        above_soft_seconds=use.above_soft_seconds,
+        service=use.service,
+        num_preemptions=use.num_preemptions,
+        recomputed_tokens=use.recomputed_tokens,
+    )
+
+
+def _pressure(stats: EngineStats) -> ipc.Pressure:
+    use, borrowed, wait, swap = stats.pressure
+    return ipc.Pressure(score=stats.pressure_score, use=use, borrowed=borrowed, wait=wait, swap=swap)
+
+
+def _pair(pair: PairCost) -> ipc.Interference:
+    return ipc.Interference(
+        by=pair.by,
+        of=pair.of,
+        cached_blocks=pair.cached_blocks,
+        num_preemptions=pair.num_preemptions,
+        recomputed_tokens=pair.recomputed_tokens,
+        swapped_bytes=pair.swapped_bytes,
     )
 
 

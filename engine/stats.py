@@ -6,7 +6,11 @@ from engine.memory.accounts import ShareGroupId
 from engine.memory.manager import KVMemory
 from engine.policy import ShareGroup
 from engine.request import TenantId
+from engine.scheduler.interference import account_name
 from engine.scheduler.plan import Scheduler
+from engine.scheduler.pressure_score import Parts
+from engine.scheduler.roster import Roster
+from engine.scheduler.tenant import Tenant
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -17,9 +21,16 @@ class TenantUse:
     kv_bytes: int
     kv_peak_bytes: int
     kv_cached_bytes: int
+    kv_borrowed_bytes: int  # of `kv_bytes`, above the guarantee
     running: int
     queued: int
-    output_tokens: int  # since the core started
+    oldest_wait_seconds: float  # in its lines, or since it was preempted; 0: nobody waits
+    weight: float
+    output_tokens: int  # this and the next four: since the tenant came
+    above_soft_seconds: float
+    service: float  # weighted tokens, before the division by weight
+    num_preemptions: int
+    recomputed_tokens: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,6 +43,18 @@ class ShareGroupUse:
     kv_cached_bytes: int
     num_prefixes: int
     prefix_tokens: int  # of all of them, in whole blocks: what can be shared
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PairCost:
+    """What one account's need has cost another since the core started; all zero: it counts from zero again."""
+
+    by: str
+    of: str
+    cached_blocks: int
+    num_preemptions: int
+    recomputed_tokens: int
+    swapped_bytes: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,24 +77,17 @@ class EngineStats:
     num_evicted_blocks: int  # cached ones that were given up
     tenants: tuple[TenantUse, ...]
     share_groups: tuple[ShareGroupUse, ...]
+    pressure_score: float
+    pressure: Parts
+    interference: tuple[PairCost, ...]  # pairs that have changed since the last collection
 
 
 def collect(scheduler: Scheduler) -> EngineStats:
-    """Read the counters. Side effect: every account's peak starts again."""
-    pool, roster = scheduler.memory.pool, scheduler.roster
+    """Read the counters. Side effects: every account's peak starts again, what has changed is told once."""
+    pool, roster, now = scheduler.memory.pool, scheduler.roster, scheduler.now
     block_bytes = scheduler.memory.shape.block_bytes
-    tenants = tuple(
-        TenantUse(
-            tenant=tenant.name,
-            kv_bytes=(tenant.account.blocks if tenant.account else 0) * block_bytes,
-            kv_peak_bytes=(tenant.account.take_peak() if tenant.account else 0) * block_bytes,
-            kv_cached_bytes=(tenant.account.cached if tenant.account else 0) * block_bytes,
-            running=len(tenant.running),
-            queued=tenant.num_live - len(tenant.running),
-            output_tokens=tenant.output_tokens,
-        )
-        for tenant in roster.tenants.values()
-    )
+    roster.pressure.refresh(now)
+    tenants = tuple(_use(tenant, block_bytes, now) for tenant in roster.tenants.values())
     asked, found = scheduler.prefix_tokens
     return EngineStats(
         step=scheduler.step,
@@ -90,6 +106,45 @@ def collect(scheduler: Scheduler) -> EngineStats:
         num_evicted_blocks=scheduler.memory.supply.num_evicted,
         tenants=tenants,
         share_groups=tuple(_group_use(scheduler.memory, group) for group in scheduler.share_groups),
+        pressure_score=roster.pressure.score,
+        pressure=roster.pressure.parts,
+        interference=_changed_pairs(roster),
+    )
+
+
+def _use(tenant: Tenant, block_bytes: int, now: float) -> TenantUse:
+    account = tenant.account
+    oldest = min(line.waiting_since() for line in tenant.lines) if tenant.num_waiting else now
+    return TenantUse(
+        tenant=tenant.name,
+        kv_bytes=account.blocks * block_bytes if account else 0,
+        kv_peak_bytes=account.take_peak() * block_bytes if account else 0,
+        kv_cached_bytes=account.cached * block_bytes if account else 0,
+        kv_borrowed_bytes=account.overage * block_bytes if account else 0,
+        running=len(tenant.running),
+        queued=tenant.num_live - len(tenant.running),
+        oldest_wait_seconds=max(0.0, now - oldest),
+        weight=tenant.policy.weight if tenant.policy else 1.0,
+        output_tokens=tenant.output_tokens,
+        above_soft_seconds=account.seconds_above(now) if account else 0.0,
+        service=tenant.service,
+        num_preemptions=tenant.num_preemptions,
+        recomputed_tokens=tenant.recomputed_tokens,
+    )
+
+
+def _changed_pairs(roster: Roster) -> tuple[PairCost, ...]:
+    changed = roster.interference.take_changed(roster.memory.supply.take_taken())
+    return tuple(
+        PairCost(
+            by=account_name(pair.by),
+            of=account_name(pair.of),
+            cached_blocks=cost.cached_blocks,
+            num_preemptions=cost.num_preemptions,
+            recomputed_tokens=cost.recomputed_tokens,
+            swapped_bytes=cost.swapped_bytes,
+        )
+        for pair, cost in changed
     )
 
 

@@ -89,6 +89,11 @@ class Scheduler:
         """Return the share groups that are registered on this worker."""
         return self._intake.shared.groups()
 
+    @property
+    def now(self) -> float:
+        """The time by the scheduler's clock."""
+        return self._clock()
+
     # ------------------------------------------------------------ between steps
 
     def submit(self, sequence: SequenceId, request: GenerationRequest) -> None:
