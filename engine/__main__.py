@@ -10,8 +10,10 @@ from engine.errors import ConfigError, EngineError, ModelError
 
 def main() -> int:
     """Serve until told to stop. A wrong setting or model is one line on stderr and exit status 2, another failure 1."""
-    # Before grpc is imported: its own lines about a busy port would bury ours.
+    # Before grpc is imported. Its own lines about a busy port would bury ours; and nothing here forks without an exec,
+    # where what it does in the new process only finds locks that nobody will release.
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
+    os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
     try:
         _serve(EngineConfig.from_env())
     except EngineError as error:

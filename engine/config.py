@@ -41,6 +41,7 @@ class EngineConfig:
     worker_id: str = "worker-0"  # ENGINE_WORKER_ID: stable name of this worker
     state_dir: Path = Path("var/engine")  # ENGINE_STATE_DIR: journal, counters, last policy, ipc socket
     drain_seconds: int = 5  # ENGINE_DRAIN_SECONDS: how long running requests may go on after SIGTERM
+    stall_seconds: int = 60  # ENGINE_STALL_SECONDS: a core that was ready and is silent so long starts anew; 0: never
     tls_cert: str = ""  # ENGINE_TLS_CERT, ENGINE_TLS_KEY: PEM files; empty: plain text (one machine only)
     tls_key: str = ""
 
@@ -78,7 +79,7 @@ class EngineConfig:
         for name in ("kv_bytes", "block_size", "max_batched_tokens", "max_running"):
             if getattr(self, name) < 1:
                 raise ConfigError(f"ENGINE_{name.upper()} must be at least 1")
-        for name in ("host_bytes", "max_context", "threads", "drain_seconds"):
+        for name in ("host_bytes", "max_context", "threads", "drain_seconds", "stall_seconds"):
             if getattr(self, name) < 0:
                 raise ConfigError(f"ENGINE_{name.upper()}={getattr(self, name)}: must be at least 0")
         if bool(self.tls_cert) != bool(self.tls_key):

@@ -8,6 +8,6 @@ server ─ auth, address        calls, tokens and sockets
   │       │   └ detokenize    tokens to text, stop strings
   │       └ meter ─ table, journal    usage that survives any crash
   └ control ─ policies, stats  the controller's stream
-core_process ─ link           the core, its frames, its restarts
+core_process ─ child, link    the core, its frames, its restarts
 worker ─ state, announce, logs    what starts in which order, and how it ends
 """

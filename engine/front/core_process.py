@@ -1,12 +1,12 @@
-"""Starts the core, watches it, and starts the next one when it dies."""
+"""Starts the core, watches it, ends it when it is frozen, and starts the next one when it is gone."""
 
 import asyncio
 import os
 import sys
 import time
-from asyncio.subprocess import Process
 from collections.abc import Sequence
-from typing import Protocol
+from dataclasses import dataclass
+from typing import Any, Protocol
 
 import structlog
 import zmq.asyncio
@@ -14,11 +14,14 @@ import zmq.asyncio
 from engine import ipc
 from engine.config import EngineConfig
 from engine.errors import ConfigError, ProtocolError
+from engine.front.child import Child
 from engine.front.link import Link, link_folder, link_path
 
 _FIRST_DELAY_SECONDS, _LAST_DELAY_SECONDS = 0.1, 5.0
 _STEADY_SECONDS = 10.0  # a core that was ready this long starts the back-off anew
 _STOP_SECONDS = 3.0
+_DEATH_SECONDS = 10.0  # from a SIGKILL to the end; a device driver may hold a process for longer
+_TICKS_TO_STALL = 8  # silence is counted in parts of the patience, so that time in which this process froze is one
 _NOT_STARTED = 126  # the exit status that a shell gives to a command that cannot be run
 _CONFIG_EXIT = 2  # the core's exit status for settings that it cannot serve with
 
@@ -39,6 +42,14 @@ class CoreWatcher(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True)
+class _End:
+    """How a core ended; the cause is fit for clients."""
+
+    status: int | None  # None: it was killed, and the kernel holds on to it
+    cause: str
+
+
 class CoreProcess:
     """One core at a time. Nothing outlives `run`."""
 
@@ -47,8 +58,10 @@ class CoreProcess:
     ) -> None:
         self._context = context
         self._command = tuple(command)
+        self._stall_seconds = config.stall_seconds
         self._folder = link_folder(config.state_dir)
         self._link: Link | None = None
+        self._num_frames = 0
         self._ready_at = 0.0
         self._ever_ready = False
 
@@ -67,85 +80,115 @@ class CoreProcess:
         while True:
             number += 1
             self._ready_at = 0.0
-            status = await self._live_and_die(watcher, number)
+            end = await self._live_and_die(watcher, number)
             lived = time.monotonic() - self._ready_at if self._ready_at else 0.0
-            if status == _CONFIG_EXIT and not self._ever_ready:
+            if end.status == _CONFIG_EXIT and not self._ever_ready:
                 raise ConfigError("the engine core refused its settings (its own line above says which)")
             delay = _FIRST_DELAY_SECONDS if lived >= _STEADY_SECONDS else delay
-            log.error("core_died", status=status, ready_seconds=round(lived, 3), restart_in_seconds=delay)
-            watcher.core_lost(f"the engine core ended unexpectedly ({_describe(status)}) and is being restarted")
+            log.error("core_died", status=end.status, ready_seconds=round(lived, 3), restart_in_seconds=delay)
+            watcher.core_lost(f"the engine core ended unexpectedly ({end.cause}) and is being restarted")
             await asyncio.sleep(delay)
             delay = min(delay * 2, _LAST_DELAY_SECONDS)
 
-    async def _live_and_die(self, watcher: CoreWatcher, number: int) -> int:
-        """Run one core from start to end and return its exit status."""
+    async def _live_and_die(self, watcher: CoreWatcher, number: int) -> _End:
+        """Run one core from start to end."""
         self._link = link = Link(self._context, link_path(self._folder, number))
         try:
             try:
-                process = await self._start(link)
+                child = self._start(link)
             except OSError as error:
                 log.error("core_not_started", error=str(error))
-                return _NOT_STARTED
-            log.info("core_started", pid=process.pid)
+                return _End(_NOT_STARTED, f"it cannot be started: {error.strerror}")
+            log.info("core_started", pid=child.pid)
             try:
-                return await self._watch(watcher, link, process)
+                return await self._watch(watcher, link, child)
             finally:
-                await self._stop(link, process)
+                if not child.was_killed:
+                    await self._stop(link, child)
         finally:
             self._link = None
             link.close()
 
-    async def _start(self, link: Link) -> Process:
-        # Its own session: a Ctrl-C in the terminal is for the front, which drains before it stops the core.
+    def _start(self, link: Link) -> Child:
         environment = {name: value for name, value in os.environ.items() if name != "ENGINE_TOKEN"}
-        return await asyncio.create_subprocess_exec(
-            *self._command, "--endpoint", link.endpoint, env=environment, start_new_session=True
-        )
+        return Child((*self._command, "--endpoint", link.endpoint), environment)
 
-    async def _watch(self, watcher: CoreWatcher, link: Link, process: Process) -> int:
+    async def _watch(self, watcher: CoreWatcher, link: Link, child: Child) -> _End:
+        """Pass on what the core sends until it ends, or has to."""
         receiving = asyncio.create_task(self._receive(watcher, link))
-        waiting = asyncio.create_task(process.wait())
+        waiting = asyncio.create_task(child.wait())
+        stalling = asyncio.create_task(self._stalled())
+        tasks: set[asyncio.Task[Any]] = {receiving, waiting, stalling}
+        cause = ""
         try:
-            await asyncio.wait({receiving, waiting}, return_when=asyncio.FIRST_COMPLETED)
-            if receiving.done():
-                receiving.result()
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            if stalling.done():
+                cause = stalling.result()
+                await self._kill(child)
             receiving.cancel()
             await asyncio.wait({receiving})
+            if not receiving.cancelled():
+                receiving.result()
             async for frame in link.rest():
                 self._take(watcher, frame)
-            return waiting.result()
         except ProtocolError as error:
-            log.error("core_frame_unreadable", error=str(error))
-            process.kill()
-            return await process.wait()
+            cause = str(error)
+            log.error("core_frame_unreadable", error=cause)
+            await self._kill(child)
         finally:
-            receiving.cancel()
-            waiting.cancel()
+            for task in tasks:
+                task.cancel()
+        return _End(child.status, cause or _describe(child.status))
 
     async def _receive(self, watcher: CoreWatcher, link: Link) -> None:
         async for frame in link.frames():
             self._take(watcher, frame)
 
     def _take(self, watcher: CoreWatcher, frame: ipc.ToFront) -> None:
+        self._num_frames += 1
         if isinstance(frame, ipc.ReadyFrame):
             self._ready_at = time.monotonic()
             self._ever_ready = True
         watcher.core_frame(frame)
 
-    async def _stop(self, link: Link, process: Process) -> None:
+    async def _stalled(self) -> str:
+        """Return the cause once a core that was ready has sent nothing, not even statistics, for too long.
+
+        A step sends nothing while it runs. Loading may take as long as it takes.
+        """
+        if not self._stall_seconds:
+            await asyncio.Event().wait()
+        ticks, seen = 0, self._num_frames
+        while ticks < _TICKS_TO_STALL:
+            await asyncio.sleep(self._stall_seconds / _TICKS_TO_STALL)
+            ticks = ticks + 1 if self._ready_at and self._num_frames == seen else 0
+            seen = self._num_frames
+        log.error("core_stalled", seconds=self._stall_seconds)
+        return f"it gave no sign of life for {self._stall_seconds} s"
+
+    async def _kill(self, child: Child) -> None:
+        """End the process; one that the kernel holds on to is left to it."""
+        child.kill()
+        try:
+            await asyncio.wait_for(child.wait(), _DEATH_SECONDS)
+        except TimeoutError:
+            log.error("core_does_not_die", pid=child.pid)
+
+    async def _stop(self, link: Link, child: Child) -> None:
         """End the process, gently at first."""
-        if process.returncode is not None:
+        if child.status is not None:
             return
         if self._ready_at:
             link.send(ipc.StopFrame())
             try:
-                await asyncio.wait_for(process.wait(), _STOP_SECONDS)
+                await asyncio.wait_for(child.wait(), _STOP_SECONDS)
             except TimeoutError:
-                log.warning("core_did_not_stop", pid=process.pid)
-        if process.returncode is None:
-            process.kill()
-            await process.wait()
+                log.warning("core_did_not_stop", pid=child.pid)
+        if child.status is None:
+            await self._kill(child)
 
 
-def _describe(status: int) -> str:
+def _describe(status: int | None) -> str:
+    if status is None:
+        return "it was killed"
     return f"signal {-status}" if status < 0 else f"exit status {status}"

@@ -10,17 +10,27 @@ _WINDOW_FRAMES = 5  # four quarters of a second
 
 
 class StatsBook:
-    """Turns StatsFrames into Stats. Peaks last until `take` has handed them out."""
+    """Turns StatsFrames into Stats. Peaks, and pairs that have changed, last until `take` has handed them out."""
 
     def __init__(self) -> None:
         self._frames: deque[ipc.StatsFrame] = deque(maxlen=_WINDOW_FRAMES)
         self._peaks: dict[str, int] = {}
         self._group_peaks: dict[str, int] = {}
         self._preemptions_of_old_cores = 0
+        self._core_started_at = 0.0  # unix seconds; 0: there is no core
+        self._pairs: dict[tuple[str, str], ipc.Interference] = {}  # all of this core, by whom and of whom
+        self._changed: set[tuple[str, str]] = set()  # not yet told, forgotten ones too
 
     def add(self, frame: ipc.StatsFrame) -> None:
         """Take the living core's newest frame."""
         self._frames.append(frame)
+        self._core_started_at = self._core_started_at or frame.at
+        for pair in frame.interference:
+            self._changed.add((pair.by, pair.of))
+            if _is_forgotten(pair):
+                self._pairs.pop((pair.by, pair.of), None)
+            else:
+                self._pairs[pair.by, pair.of] = pair
         for use in frame.tenants:
             self._peaks[use.tenant] = max(self._peaks.get(use.tenant, 0), use.kv_peak_bytes)
         for group in frame.share_groups:
@@ -31,6 +41,13 @@ class StatsBook:
         if self._frames:
             self._preemptions_of_old_cores += self._frames[-1].num_preemptions
         self._frames.clear()
+        self._core_started_at = 0.0
+        self._pairs.clear()
+        self._changed.clear()
+
+    def tell_all(self) -> None:
+        """Let the next `take` have all pairs: whoever asks has heard of none."""
+        self._changed = set(self._pairs)
 
     def take(self, *, block_bytes: int, applied_version: int, core_ready: bool) -> pb.Stats:
         """Return the statistics now."""
@@ -62,7 +79,18 @@ class StatsBook:
             core_ready=core_ready,
             num_preemptions=self._preemptions_of_old_cores + last.num_preemptions,
             share_groups=self._share_groups(last),
+            core_started_at=self._core_started_at,
+            pressure=_pressure(last.pressure),
+            host_bytes_total=last.host_bytes_total,
+            host_bytes_used=last.host_bytes_used,
+            swapped_out_bytes=last.swapped_out_bytes,
+            swapped_in_bytes=last.swapped_in_bytes,
+            interference=self._interference(),
         )
+
+    def _interference(self) -> list[pb.Interference]:
+        changed, self._changed = self._changed, set()
+        return [_pair(self._pairs.get(key) or _forgotten(key)) for key in changed]
 
     def _tenants(self, first: ipc.StatsFrame, last: ipc.StatsFrame) -> list[pb.TenantStats]:
         seconds = last.at - first.at
@@ -77,6 +105,19 @@ class StatsBook:
                 output_tokens_per_second=_rate(use.output_tokens - before.get(use.tenant, 0), seconds),
                 kv_peak_bytes=max(use.kv_peak_bytes, peaks.get(use.tenant, 0)),
                 kv_cached_bytes=use.kv_cached_bytes,
+                kv_borrowed_bytes=use.kv_borrowed_bytes,
+                host_bytes=use.host_bytes,
+                above_soft_seconds=use.above_soft_seconds,
+                service=use.service,
+                num_preemptions=use.num_preemptions,
+                recomputed_tokens=use.recomputed_tokens,
+                oldest_wait_seconds=use.oldest_wait_seconds,
+                shadow=[
+                    pb.ShadowCount(limit=count.limit, refused=count.refused, delayed=count.delayed)
+                    for count in use.shadow
+                ],
+                output_tokens=use.output_tokens,
+                weight=use.weight,
             )
             for use in last.tenants
         ]
@@ -94,6 +135,34 @@ class StatsBook:
             )
             for use in last.share_groups
         ]
+
+
+def _pressure(pressure: ipc.Pressure | None) -> pb.Pressure | None:
+    if pressure is None:
+        return None
+    return pb.Pressure(
+        score=pressure.score, use=pressure.use, borrowed=pressure.borrowed, wait=pressure.wait, swap=pressure.swap
+    )
+
+
+def _pair(pair: ipc.Interference) -> pb.Interference:
+    return pb.Interference(
+        by=pair.by,
+        of=pair.of,
+        cached_blocks=pair.cached_blocks,
+        num_preemptions=pair.num_preemptions,
+        recomputed_tokens=pair.recomputed_tokens,
+        swapped_bytes=pair.swapped_bytes,
+    )
+
+
+def _forgotten(key: tuple[str, str]) -> ipc.Interference:
+    by, of = key
+    return ipc.Interference(by=by, of=of, cached_blocks=0, num_preemptions=0, recomputed_tokens=0, swapped_bytes=0)
+
+
+def _is_forgotten(pair: ipc.Interference) -> bool:
+    return pair == _forgotten((pair.by, pair.of))
 
 
 def _rate(count: int, seconds: float) -> float:

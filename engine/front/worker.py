@@ -131,7 +131,8 @@ class Worker:
         await self._settled.wait()
 
     def hello(self) -> pb.Hello:
-        """Return the first event of a control stream."""
+        """Return the first event of a control stream; the first statistics after it tell all pairs."""
+        self._stats.tell_all()
         shape = self._shape
         return pb.Hello(
             worker_id=self._config.worker_id,

@@ -30,6 +30,7 @@ from engine import ipc
 ECHO, COUNT, HANG, DIE, REFUSE, FLOOD, QUEUE = range(1, 8)
 BLOCKS, BLOCK_BYTES = 4096, 1024
 _STEP_MS = int(os.environ.get("SCRIPTED_STEP_MS", "1"))
+_LOADING_SECONDS = float(os.environ.get("SCRIPTED_LOADING_SECONDS", "0"))
 
 
 @dataclass
@@ -220,6 +221,7 @@ def main() -> None:
         socket.set(zmq.SNDHWM, 0)
         socket.connect(endpoint)
         core = _Core(socket)
+        time.sleep(_LOADING_SECONDS)
         core.send(
             ipc.ReadyFrame(
                 num_blocks=BLOCKS,
