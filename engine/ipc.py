@@ -204,7 +204,7 @@ class Pressure(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Interference(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
-    """What one account's need has cost another since the core started; accounts as in the protocol."""
+    """What one account's need has cost another since the core started; as in the protocol."""
 
     by: str
     of: str

@@ -40,8 +40,8 @@ class ControlPlane(Protocol):
         """Return the first event of a stream."""
         ...
 
-    def stats(self) -> pb.Stats:
-        """Return the statistics now."""
+    def stats(self, *, complete: bool) -> pb.Stats:
+        """Return the statistics now; complete ones have also what has not changed since the last."""
         ...
 
     def push_policy(self, push: pb.PolicyPush) -> pb.Applied | None:
@@ -67,6 +67,7 @@ class ControlStream:
         self._wake = asyncio.Event()
         self._applied: deque[pb.Applied] = deque(maxlen=_APPLIED_KEPT)
         self._stats_due = False
+        self._has_told_all = False  # this controller has had complete statistics
         self._records_due = True
         self._closing = False
         self._sent = self._highest_sent = 0
@@ -148,7 +149,8 @@ class ControlStream:
             if self._stats_due:
                 self._stats_due = False
                 self._resend_when_late()
-                await write(pb.ControlEvent(stats=self._plane.stats()))
+                complete, self._has_told_all = not self._has_told_all, True
+                await write(pb.ControlEvent(stats=self._plane.stats(complete=complete)))
             if self._records_due and self._sent - (self._acked or 0) < _UNACKED_RECORDS:
                 await self._send_records(write)
                 continue

@@ -45,12 +45,8 @@ class StatsBook:
         self._pairs.clear()
         self._changed.clear()
 
-    def tell_all(self) -> None:
-        """Let the next `take` have all pairs: whoever asks has heard of none."""
-        self._changed = set(self._pairs)
-
-    def take(self, *, block_bytes: int, applied_version: int, core_ready: bool) -> pb.Stats:
-        """Return the statistics now."""
+    def take(self, *, block_bytes: int, applied_version: int, core_ready: bool, complete: bool = False) -> pb.Stats:
+        """Return the statistics now; complete ones have all pairs, others those that have changed since the last."""
         if not self._frames:
             return pb.Stats(
                 at=time.time(),
@@ -85,11 +81,11 @@ class StatsBook:
             host_bytes_used=last.host_bytes_used,
             swapped_out_bytes=last.swapped_out_bytes,
             swapped_in_bytes=last.swapped_in_bytes,
-            interference=self._interference(),
+            interference=self._interference(complete=complete),
         )
 
-    def _interference(self) -> list[pb.Interference]:
-        changed, self._changed = self._changed, set()
+    def _interference(self, *, complete: bool) -> list[pb.Interference]:
+        changed, self._changed = set(self._pairs) if complete else self._changed, set()
         return [_pair(self._pairs.get(key) or _forgotten(key)) for key in changed]
 
     def _tenants(self, first: ipc.StatsFrame, last: ipc.StatsFrame) -> list[pb.TenantStats]:

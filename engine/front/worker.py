@@ -14,6 +14,7 @@ from tokenizers import Tokenizer
 from engine import __version__, ipc
 from engine.config import EngineConfig
 from engine.errors import ConfigError
+from engine.fingerprint import fingerprint
 from engine.front.address import check_address, is_wildcard
 from engine.front.announce import Announcement, Announcer
 from engine.front.connection import OUTBOX_BYTES
@@ -67,6 +68,7 @@ class Worker:
         self._meter.watch(self._hub.records_due)
         self._server = Server(config, EngineService(self, self._dispatcher, self._hub, outbox_bytes=outbox_bytes))
         self._folder: ModelFolder | None = None
+        self._fingerprint = ""  # with the folder
         self._shape: ipc.ReadyFrame | None = None  # of the newest core that was ready
         self._core_ready = False
         self._described = asyncio.Event()
@@ -131,8 +133,7 @@ class Worker:
         await self._settled.wait()
 
     def hello(self) -> pb.Hello:
-        """Return the first event of a control stream; the first statistics after it tell all pairs."""
-        self._stats.tell_all()
+        """Return the first event of a control stream."""
         shape = self._shape
         return pb.Hello(
             worker_id=self._config.worker_id,
@@ -144,9 +145,10 @@ class Worker:
             share_groups=self._book.share_groups,
         )
 
-    def stats(self) -> pb.Stats:
+    def stats(self, *, complete: bool) -> pb.Stats:
         """Return the statistics now."""
         return self._stats.take(
+            complete=complete,
             block_bytes=self._shape.block_bytes if self._shape else 0,
             applied_version=self._book.applied.version,
             core_ready=self._core_ready,
@@ -178,7 +180,7 @@ class Worker:
         return pb.ModelCard(
             worker_id=self._config.worker_id,
             model=self._folder.name,
-            digest=self._folder.digest,
+            digest=self._fingerprint,
             tokenizer_json=self._folder.tokenizer_json,
             chat_template=self._folder.chat_template,
             special_tokens=self._folder.special_tokens,
@@ -200,10 +202,10 @@ class Worker:
         """Read the model's folder beside the core's own start."""
         folder = await asyncio.to_thread(resolve_model, self._config)
         tokenizer = await asyncio.to_thread(Tokenizer.from_buffer, folder.tokenizer_json)
-        self._folder = folder
+        self._folder, self._fingerprint = folder, fingerprint(folder, self._config)
         self._book.serve_model(folder.vocab_size)
         self._dispatcher.serve_model(folder, tokenizer)
-        log.info("model_read", model=folder.name, digest=folder.digest)
+        log.info("model_read", model=folder.name, digest=self._fingerprint)
         self._update()
 
     async def _tick(self) -> None:
@@ -248,7 +250,7 @@ class Worker:
                 worker_id=self._config.worker_id,
                 address=self._config.announce_address or self._server.address,
                 model=self._folder.name,
-                digest=self._folder.digest,
+                digest=self._fingerprint,
                 kv_bytes=self._shape.num_blocks * self._shape.block_bytes,
                 block_bytes=self._shape.block_bytes,
                 max_context=self._folder.max_context_tokens,

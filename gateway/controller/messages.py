@@ -3,7 +3,16 @@
 from engine.protocol import engine_pb2 as pb
 from gateway.controller.holders import Grant, GroupGrant, Holder, TenantGrant, share_group, tenant
 from gateway.controller.ledger import Push
-from tenants.contracts import PriorityName, ShareGroupUse, TenantUse, UsageEntry, WorkerStats
+from tenants.contracts import (
+    InterferencePair,
+    Pressure,
+    PriorityName,
+    ShadowCount,
+    ShareGroupUse,
+    TenantUse,
+    UsageEntry,
+    WorkerStats,
+)
 
 _PRIORITY: dict[PriorityName, pb.Priority] = {
     "standard": pb.PRIORITY_STANDARD,
@@ -106,6 +115,18 @@ def worker_stats(worker_id: str, stats: pb.Stats) -> WorkerStats:
                 running=use.running,
                 queued=use.queued,
                 output_tokens_per_second=use.output_tokens_per_second,
+                kv_borrowed_bytes=use.kv_borrowed_bytes,
+                host_bytes=use.host_bytes,
+                above_soft_seconds=use.above_soft_seconds,
+                service=use.service,
+                num_preemptions=use.num_preemptions,
+                recomputed_tokens=use.recomputed_tokens,
+                output_tokens=use.output_tokens,
+                shadow=tuple(
+                    ShadowCount(limit=count.limit, refused=count.refused, delayed=count.delayed) for count in use.shadow
+                ),
+                oldest_wait_seconds=use.oldest_wait_seconds,
+                weight=use.weight or 1.0,
             )
             for use in stats.tenants
         ),
@@ -120,6 +141,30 @@ def worker_stats(worker_id: str, stats: pb.Stats) -> WorkerStats:
             )
             for use in stats.share_groups
         ),
+        core_started_at=stats.core_started_at,
+        pressure=_pressure(stats.pressure),
+        host_bytes_total=stats.host_bytes_total,
+        host_bytes_used=stats.host_bytes_used,
+        swapped_out_bytes=stats.swapped_out_bytes,
+        swapped_in_bytes=stats.swapped_in_bytes,
+        interference=tuple(_pair(pair) for pair in stats.interference),
+    )
+
+
+def _pressure(pressure: pb.Pressure) -> Pressure:
+    return Pressure(
+        score=pressure.score, use=pressure.use, borrowed=pressure.borrowed, wait=pressure.wait, swap=pressure.swap
+    )
+
+
+def _pair(pair: pb.Interference) -> InterferencePair:
+    return InterferencePair(
+        by=pair.by,
+        of=pair.of,
+        cached_blocks=pair.cached_blocks,
+        num_preemptions=pair.num_preemptions,
+        recomputed_tokens=pair.recomputed_tokens,
+        swapped_bytes=pair.swapped_bytes,
     )
 
 
