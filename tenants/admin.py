@@ -9,6 +9,7 @@ from django.http import HttpRequest
 from tenants.models import (
     ApiKey,
     AuditEvent,
+    Boost,
     GroupManager,
     ManagementKey,
     Membership,
@@ -86,6 +87,7 @@ admin.site.register(Membership, _columns("tenant", "user", "role"))
 admin.site.register(ApiKey, _columns("id", "name", "tenant", "expires_at", "revoked_at", "last_used_at"))
 admin.site.register(ManagementKey, _columns("id", "name", "role", "tenant", "expires_at", "revoked_at"))
 admin.site.register(Policy, _columns("tenant", "version", "weight", "kv_soft_bytes", "kv_hard_bytes", "updated_at"))
+admin.site.register(Boost, _columns("id", "tenant", "reason", "started_at", "ends_at", "ended_at"))
 admin.site.register(ShareGroup, _columns("name", "version", "kv_soft_bytes", "kv_hard_bytes", "removed", "created_at"))
 admin.site.register(SharedPrefix, _columns("name", "group", "registered_by", "num_bytes", "created_at"))
 admin.site.register(Worker, _columns("id", "model", "address", "last_seen_at", "applied_version"))

@@ -273,6 +273,15 @@ class BoostView(msgspec.Struct, frozen=True, kw_only=True):
     created_by: str
 
 
+class Overcommitment(msgspec.Struct, frozen=True, kw_only=True):
+    """The guarantees of all tenants and share groups against the live workers' pools."""
+
+    pool_bytes: int
+    room_bytes: int  # what may be guaranteed without overcommit: the pool up to its low watermark
+    guaranteed_bytes: int
+    factor: float  # 0 to 1: what is left of each guarantee
+
+
 class WorkerAck(msgspec.Struct, frozen=True, kw_only=True):
     """One live worker's ack of a policy version; times are None until it has applied it."""
 

@@ -9,13 +9,16 @@ import msgspec
 from tenants.authority import RoleName
 from tenants.contracts import (
     ApiKeyView,
+    BoostView,
     KeyGrant,
     ManagementKeyView,
     MemberView,
+    PolicyVersionView,
     PolicyView,
     PrefixMessage,
     PriorityName,
     ProjectView,
+    ShadowLimits,
     SharedPrefixView,
     ShareGroupView,
     TenantView,
@@ -23,9 +26,11 @@ from tenants.contracts import (
 )
 from tenants.models import (
     ApiKey,
+    Boost,
     ManagementKey,
     Membership,
     Policy,
+    PolicyVersion,
     Project,
     SharedPrefix,
     ShareGroup,
@@ -63,6 +68,44 @@ def policy_view(row: Policy) -> PolicyView:
         max_output=row.max_output,
         priority=cast(PriorityName, str(row.priority)),
         share_group=row.share_group,
+        host_bytes=row.host_bytes,
+        disk_bytes=row.disk_bytes,
+        shadow=msgspec.convert(row.shadow, ShadowLimits),
+    )
+
+
+def policy_version_view(row: PolicyVersion) -> PolicyVersionView:
+    """Return one version of a tenant's history; it keeps the policy as it was."""
+    return PolicyVersionView(
+        version=row.version,
+        policy=policy_of(row),
+        changed_at=row.created_at,
+        changed_by=row.changed_by,
+        action=row.action,
+        changed=tuple(row.changed),
+    )
+
+
+def policy_of(row: PolicyVersion) -> PolicyView:
+    """Return the policy that a version of the history keeps. A field that came later has its first default."""
+    return msgspec.convert(row.policy, PolicyView)
+
+
+def boost_view(row: Boost) -> BoostView:
+    """Return a boost as a value; expects `tenant` to be loaded."""
+    return BoostView(
+        id=str(row.id),
+        tenant_id=str(row.tenant_id),
+        tenant_slug=row.tenant.slug,
+        changes=row.changes,
+        before=row.before,
+        reason=row.reason,
+        started_at=row.started_at,
+        ends_at=row.ends_at,
+        ended_at=row.ended_at,
+        started_version=row.started_version,
+        ended_version=row.ended_version,
+        created_by=row.created_by,
     )
 
 

@@ -17,6 +17,7 @@ def _every(seconds: float, task: str) -> Entry:
 
 CELERY_BEAT_SCHEDULE: dict[str, Entry] = {
     "expire-keys": _every(60.0, "expire_keys"),
+    "end-boosts": _every(60.0, "end_boosts"),
     "note-last-use": _every(300.0, "note_last_use"),
     "sweep-outbox": _every(3600.0, "sweep_outbox"),
     "sweep-sessions": _every(6 * 3600.0, "sweep_sessions"),

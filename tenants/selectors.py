@@ -1,10 +1,10 @@
 """Reads: each returns frozen values of `contracts`. Async callers wrap them in `sync_to_async`."""
 
 import uuid
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 import msgspec
-from django.db.models import Min, Q, Sum
+from django.db.models import Min, OuterRef, Q, Subquery, Sum
 from django.utils import timezone
 
 from tenants import rows
@@ -12,9 +12,12 @@ from tenants.authority import RoleName
 from tenants.contracts import (
     WORKER_LIVE_SECONDS,
     ApiKeyView,
+    BoostView,
     KeyGrant,
     MemberView,
+    Overcommitment,
     PolicyAcks,
+    PolicyVersionView,
     PolicyView,
     ProjectView,
     SharedPrefixView,
@@ -26,6 +29,7 @@ from tenants.contracts import (
 )
 from tenants.models import (
     ApiKey,
+    Boost,
     Membership,
     Policy,
     PolicyAck,
@@ -39,6 +43,7 @@ from tenants.models import (
     Worker,
 )
 from tenants.models.tenant import Status
+from tenants.rules.policy import LOW_WATERMARK, kept_part
 
 # ---------------------------------------------------------------- keys
 
@@ -137,25 +142,49 @@ def policy_version() -> int:
     return PolicyCounter.objects.values_list("value", flat=True).first() or 0
 
 
+def policy_history(tenant_id: uuid.UUID | str, *, before: int | None = None, most: int = 50) -> list[PolicyVersionView]:
+    """Return versions of a tenant's policy, newest first: those before a version, or the newest ones."""
+    query = PolicyVersion.objects.for_tenant(tenant_id).filter(policy__isnull=False).order_by("-version")
+    if before is not None:
+        query = query.filter(version__lt=before)
+    return [rows.policy_version_view(row) for row in query[:most]]
+
+
+def boost(tenant_id: uuid.UUID | str) -> BoostView | None:
+    """Return the boost that is in force for a tenant."""
+    row = Boost.objects.for_tenant(tenant_id).filter(ended_at=None).select_related("tenant").first()
+    return rows.boost_view(row) if row else None
+
+
+def boosts_in_force() -> list[BoostView]:
+    """Return every boost that is in force, next end first. For operators and the system."""
+    query = Boost.objects.across_tenants().filter(ended_at=None).select_related("tenant").order_by("ends_at")
+    return [rows.boost_view(row) for row in query]
+
+
+def boosts(tenant_id: uuid.UUID | str, *, most: int = 50) -> list[BoostView]:
+    """Return a tenant's boosts, newest first."""
+    query = Boost.objects.for_tenant(tenant_id).select_related("tenant").order_by("-started_at", "-id")
+    return [rows.boost_view(row) for row in query[:most]]
+
+
+def next_boost_end() -> datetime | None:
+    """Return when the next boost ends, or should have."""
+    in_force = Boost.objects.across_tenants().filter(ended_at=None).order_by("ends_at")
+    return in_force.values_list("ends_at", flat=True).first()
+
+
 def policy_acks(version: int) -> PolicyAcks | None:
     """Return how far a version has come on the live workers; None for a version that never was.
 
-    An ack of a later version counts for every earlier one, at its own time.
+    An ack of a later version counts for every earlier one, at its own time; so does its having settled.
     """
     made = PolicyVersion.objects.across_tenants().filter(version=version).first()
     if made is None:
         return None
-    applied_at = dict(
-        PolicyAck.objects.filter(version__gte=version)
-        .values("worker_id")
-        .annotate(at=Min("applied_at"))
-        .values_list("worker_id", "at")
-    )
-    acks: list[WorkerAck] = []
-    for worker in live_workers():
-        at = applied_at.get(worker.worker_id)
-        ms = None if at is None else max((at - made.created_at).total_seconds() * 1000, 0.0)
-        acks.append(WorkerAck(worker_id=worker.worker_id, applied_at=at, ms=ms))
+    found = _acks_since(made)
+    none = {one.worker_id: WorkerAck(worker_id=one.worker_id, applied_at=None, ms=None) for one in live_workers()}
+    acks = [found.get(worker_id, ack) for worker_id, ack in none.items()]
     times = [ack.ms for ack in acks if ack.ms is not None]
     return PolicyAcks(
         version=version,
@@ -166,14 +195,63 @@ def policy_acks(version: int) -> PolicyAcks | None:
         of=len(acks),
         ms=max(times) if acks and len(times) == len(acks) else None,
         workers=tuple(acks),
+        settled=sum(ack.settled_at is not None for ack in acks),
     )
 
 
+def _acks_since(made: PolicyVersion) -> dict[str, WorkerAck]:
+    """Return each worker's first ack of a version or a later one, with the time at which any of these had settled."""
+    acks = PolicyAck.objects.filter(version__gte=made.version)
+    settled = acks.filter(worker=OuterRef("worker")).order_by().values("worker").annotate(at=Min("settled_at"))
+    first = acks.order_by("worker_id", "applied_at", "version").distinct("worker_id")
+    columns = first.values_list(
+        "worker_id", "applied_at", "over_bytes", "settle_seconds", Subquery(settled.values("at"))
+    )
+    return {
+        worker_id: WorkerAck(
+            worker_id=worker_id,
+            applied_at=applied_at,
+            ms=max((applied_at - made.created_at).total_seconds() * 1000, 0.0),
+            settled_at=settled_at,
+            over_bytes=over_bytes,
+            settle_seconds=settle_seconds,
+        )
+        for worker_id, applied_at, over_bytes, settle_seconds, settled_at in columns
+    }
+
+
 def guaranteed_bytes() -> int:
-    """Return the device KV bytes that are guaranteed to tenants and share groups together."""
+    """Return the device KV bytes that are guaranteed to tenants and share groups together.
+
+    A guarantee that a boost has lowered for a time stays promised: it must fit when the boost ends.
+    """
     tenants = Policy.objects.across_tenants().aggregate(sum=Sum("kv_soft_bytes"))["sum"]
     groups = ShareGroup.objects.live().aggregate(sum=Sum("kv_soft_bytes"))["sum"]
-    return int(tenants or 0) + int(groups or 0)
+    return int(tenants or 0) + int(groups or 0) + _kept_for_boosts()
+
+
+def promised_bytes(tenant_id: uuid.UUID | str, kv_soft_bytes: int) -> int:
+    """Return what a tenant's part of `guaranteed_bytes` is, while its policy guarantees `kv_soft_bytes`."""
+    boost = Boost.objects.for_tenant(tenant_id).filter(ended_at=None, before__has_key="kv_soft_bytes").first()
+    return kv_soft_bytes if boost is None else max(kv_soft_bytes, boost.before["kv_soft_bytes"])
+
+
+def _kept_for_boosts() -> int:
+    """Return what the guarantees that boosts have lowered will rise by at their ends."""
+    lowered = Boost.objects.across_tenants().filter(ended_at=None, before__has_key="kv_soft_bytes")
+    pairs = lowered.values_list("before__kv_soft_bytes", "tenant__policy__kv_soft_bytes")
+    return sum(max(0, int(before) - now) for before, now in pairs)
+
+
+def overcommitment() -> Overcommitment:
+    """Return how the guarantees compare with what the live workers can keep, and what is left of each."""
+    pool, guaranteed = pool_bytes(), guaranteed_bytes()
+    return Overcommitment(
+        pool_bytes=pool,
+        room_bytes=int(pool * LOW_WATERMARK),
+        guaranteed_bytes=guaranteed,
+        factor=kept_part(guaranteed, pool),
+    )
 
 
 # ---------------------------------------------------------------- share groups

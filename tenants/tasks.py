@@ -4,7 +4,7 @@ import structlog
 from celery import shared_task
 from django.core.management import call_command
 
-from tenants.services import upkeep
+from tenants.services import boosts, upkeep
 
 log = structlog.get_logger(__name__)
 
@@ -16,6 +16,15 @@ def expire_keys() -> int:
     if retired:
         log.info("keys_expired", count=retired)
     return retired
+
+
+@shared_task
+def end_boosts() -> int:
+    """End boosts whose time has come, should no controller have done it; returns how many."""
+    ended = boosts.end_due_boosts()
+    if ended:
+        log.warning("boosts_ended_late", count=len(ended), tenants=[boost.tenant_slug for boost in ended])
+    return len(ended)
 
 
 @shared_task

@@ -5,6 +5,7 @@ from drf_spectacular.views import SpectacularAPIView, SpectacularSwaggerView
 
 from tenants.api.errors import not_found
 from tenants.api.views import (
+    boosts,
     keys,
     management_keys,
     members,
@@ -25,6 +26,10 @@ of_tenant: list[URLPattern | URLResolver] = [
     path("management-keys/<slug:key_id>/", management_keys.ManagementKeyDetail.as_view()),
     path("management-keys/<slug:key_id>/rotate/", management_keys.ManagementKeyRotation.as_view()),
     path("policy/", policy.PolicyDetail.as_view()),
+    path("policy/history/", policy.PolicyHistory.as_view()),
+    path("policy/revert/", policy.PolicyReversion.as_view()),
+    path("boosts/", boosts.BoostList.as_view()),
+    path("boosts/<uuid:boost_id>/", boosts.BoostDetail.as_view()),
     path("prefixes/", prefixes.TenantPrefixList.as_view()),
     path("prefixes/<uuid:prefix_id>/", prefixes.TenantPrefixDetail.as_view()),
     path("projects/", projects.ProjectList.as_view()),
@@ -42,6 +47,7 @@ v1: list[URLPattern | URLResolver] = [
     path("share-groups/<slug:name>/prefixes/", prefixes.PrefixList.as_view()),
     path("share-groups/<slug:name>/prefixes/<uuid:prefix_id>/", prefixes.PrefixDetail.as_view()),
     path("policy-versions/<int:version>/acks/", policy.PolicyVersionAcks.as_view()),
+    path("guarantees/", policy.Guarantees.as_view()),
     path("usage/", records.UsageList.as_view()),
     path("audit/", records.Audit.as_view()),
     path("workers/", records.WorkerList.as_view()),

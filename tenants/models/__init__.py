@@ -1,6 +1,7 @@
 """The tables of the domain, one noun a file. Tenant data is reached through `TenantManager` alone, see `scope.py`."""
 
 from tenants.models.audit import AuditEvent
+from tenants.models.boost import Boost
 from tenants.models.key import ApiKey, ManagementKey
 from tenants.models.member import Membership
 from tenants.models.outbox import OutboxEvent
@@ -16,6 +17,7 @@ from tenants.models.worker import PolicyAck, Worker
 __all__ = [
     "ApiKey",
     "AuditEvent",
+    "Boost",
     "GroupManager",
     "ManagementKey",
     "Membership",

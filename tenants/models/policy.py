@@ -33,6 +33,9 @@ class Policy(models.Model):
     max_output = models.PositiveIntegerField(default=4096)
     priority = models.CharField(max_length=16, choices=Priority, default=Priority.STANDARD)
     share_group = models.CharField(max_length=40, default="", db_index=True)  # a live group's name (a trigger holds it)
+    host_bytes = models.BigIntegerField(default=1 << 30)
+    disk_bytes = models.BigIntegerField(default=0)
+    shadow = models.JSONField(default=dict)  # the limits on trial, by the names of `contracts.ShadowLimits`
     updated_at = models.DateTimeField(default=timezone.now)
 
     objects = TenantManager["Policy"]()
@@ -55,6 +58,9 @@ class Policy(models.Model):
                 name="policy_counts_positive",
             ),
             models.CheckConstraint(condition=models.Q(priority__in=Priority.values), name="policy_priority_known"),
+            models.CheckConstraint(
+                condition=models.Q(host_bytes__gte=0, disk_bytes__gte=0), name="policy_tiers_not_negative"
+            ),
         )
 
     def __str__(self) -> str:
@@ -62,18 +68,27 @@ class Policy(models.Model):
 
 
 class PolicyVersion(models.Model):
-    """When a version came to be, and whose it was, a tenant's or a share group's; acks are measured from here."""
+    """When a version came to be, and whose it was, a tenant's or a share group's; acks are measured from here.
+
+    A tenant's holds the whole policy as it was then. Where that is null, as with share groups and with versions from
+    before there was a history, nothing can go back to it.
+    """
 
     version = models.BigIntegerField(primary_key=True)
     tenant = models.ForeignKey(Tenant, null=True, on_delete=models.PROTECT, related_name="+")
     share_group = models.CharField(max_length=40, default="")  # its name, also after its end
     created_at = models.DateTimeField()
+    policy = models.JSONField(null=True)  # `contracts.PolicyView`
+    action = models.CharField(max_length=64, default="")  # of the audit trail
+    changed_by = models.CharField(max_length=254, default="")  # the actor's label
+    changed = models.JSONField(default=list)  # names of the fields that differ from the version before
 
     objects = TenantManager["PolicyVersion"]()
 
     class Meta:
-        """A version has exactly one owner."""
+        """A version has exactly one owner; a tenant's history is read newest first, a page at a time."""
 
+        indexes = (models.Index(fields=("tenant", "-version"), name="policy_version_page"),)
         constraints = (
             models.CheckConstraint(
                 condition=models.Q(tenant__isnull=False, share_group="")

@@ -36,11 +36,14 @@ class Worker(models.Model):
 
 
 class PolicyAck(models.Model):
-    """A worker has applied a version, and with it every earlier one."""
+    """A worker has applied a version, and with it every earlier one; later it may say that this has settled."""
 
     worker = models.ForeignKey(Worker, on_delete=models.CASCADE, related_name="+")
     version = models.BigIntegerField()
     applied_at = models.DateTimeField()
+    over_bytes = models.BigIntegerField(default=0)  # device KV above the limits when it was applied
+    settle_seconds = models.FloatField(default=0.0)  # how long the worker thought that it would take
+    settled_at = models.DateTimeField(null=True)  # null: not yet, or the worker does not say
 
     objects: ClassVar[models.Manager["PolicyAck"]] = models.Manager()
 

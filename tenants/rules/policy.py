@@ -1,11 +1,11 @@
 """What a policy may be: ranges, soft within hard, and guarantees that fit the pool."""
 
 from collections.abc import Mapping
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 
-from tenants.contracts import PolicyView, PriorityName
+from tenants.contracts import PolicyView, PriorityName, ShadowLimits
 from tenants.errors import Invalid, PolicyInvalid
 from tenants.rules import values
 
@@ -25,8 +25,11 @@ _WHOLE: dict[str, tuple[int, int]] = {
     "tpm": (0, MOST_COUNT),
     "max_context": (1, MOST_COUNT),
     "max_output": (1, MOST_COUNT),
+    "host_bytes": (0, MOST_BYTES),
+    "disk_bytes": (0, MOST_BYTES),
 }
-FIELDS: tuple[str, ...] = ("weight", *_WHOLE, "priority", "share_group")
+FIELDS: tuple[str, ...] = ("weight", *_WHOLE, "priority", "share_group", "shadow")
+SHADOW_FIELDS: tuple[str, ...] = ShadowLimits.__struct_fields__
 
 DEFAULT = PolicyView(
     version=0,
@@ -40,16 +43,22 @@ DEFAULT = PolicyView(
     max_context=8192,
     max_output=4096,
     priority="standard",
+    host_bytes=1 << 30,
 )
 
 
 def changed(current: PolicyView, changes: Mapping[str, object]) -> PolicyView:
     """Return `current` with `changes` applied, whatever types a caller sent.
 
+    `shadow` names the limits on trial that change: null takes one off, and all where it stands for the whole.
+
     Raises:
         PolicyInvalid: an unknown field, a wrong type, a value out of range, or soft above hard.
     """
-    checked = {field: _check(field, value) for field, value in changes.items()}
+    checked: dict[str, Any] = {
+        field: _check_shadow(current.shadow, value) if field == "shadow" else _check(field, value)
+        for field, value in changes.items()
+    }
     after = msgspec.structs.replace(current, **checked)
     if after.kv_soft_bytes > after.kv_hard_bytes:
         field: Literal["kv_soft_bytes", "kv_hard_bytes"] = (
@@ -82,6 +91,14 @@ def check_guarantees(*, before: int, after: int, others: int, pool: int) -> None
         )
 
 
+def kept_part(guaranteed: int, pool: int) -> float:
+    """Return which part of their guarantees owners get: 1 while all fit the pool, less when more is guaranteed.
+
+    Workers scale the guarantees that they are granted alike, by what all of them together leave of their pool.
+    """
+    return min(1.0, pool / guaranteed) if guaranteed and pool else 1.0
+
+
 def _check(field: str, value: object) -> float | str:
     try:
         if field in _WHOLE:
@@ -96,3 +113,27 @@ def _check(field: str, value: object) -> float | str:
     except Invalid as error:
         raise PolicyInvalid(error.field, error.message) from error
     raise PolicyInvalid(field, f"{field} is no field of a policy; there are {', '.join(FIELDS)}")
+
+
+def _check_shadow(current: ShadowLimits, value: object) -> ShadowLimits:
+    if value is None or isinstance(value, ShadowLimits):
+        return value or ShadowLimits()
+    if not isinstance(value, Mapping):
+        raise PolicyInvalid("shadow", f"shadow must be an object of limits on trial: {', '.join(SHADOW_FIELDS)}")
+    checked = {field: _check_trial(field, limit) for field, limit in value.items()}
+    return msgspec.structs.replace(current, **checked)
+
+
+def _check_trial(field: str, value: object) -> int | None:
+    name = f"shadow.{field}"
+    if field not in SHADOW_FIELDS:
+        raise PolicyInvalid(name, f"{name} is no limit that can be on trial; there are {', '.join(SHADOW_FIELDS)}")
+    if value is None:
+        return None
+    low, high = _WHOLE[field]
+    if field in ("rpm", "tpm"):
+        low = 1  # 0, no limit, would try nothing
+    try:
+        return values.whole(name, value, low=low, high=high)
+    except Invalid as error:
+        raise PolicyInvalid(error.field, f"{error.message}, or null to end the trial") from error

@@ -7,7 +7,6 @@ from typing import Any
 import msgspec
 from django.db import transaction
 from django.db.models import Count
-from django.utils import timezone
 
 from tenants import rows
 from tenants.contracts import KEYS_CHANNEL, TENANT_COLOURS, Actor, TenantView
@@ -58,7 +57,7 @@ def create_tenant(
     policy_service.check_share_group(first)
     policy_service.check_guarantees(before=0, after=first.kv_soft_bytes)
     first = msgspec.structs.replace(first, version=version)
-    policy_service.save(Policy(tenant=row), first, timezone.now())
+    policy_service.save(Policy(tenant=row), first, policy_service.Deed("tenant.created", actor))
     after = _as_json(row) | {"policy": policy_service.as_json(first)}
     write_down(_change("tenant.created", row, after=after), actor)
     policy_service.announce(version)

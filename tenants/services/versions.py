@@ -35,9 +35,10 @@ def hold_counter() -> None:
     PolicyCounter.objects.select_for_update().first()
 
 
-def record_version(version: int, tenant_id: uuid.UUID, at: datetime) -> None:
-    """Remember when a tenant's version came to be."""
-    PolicyVersion.objects.for_tenant(tenant_id).create(version=version, created_at=at)
+def record_version(made: PolicyVersion, tenant_id: uuid.UUID) -> None:
+    """Keep a tenant's version in its history."""
+    made.tenant_id = tenant_id
+    made.save(force_insert=True)
 
 
 def locked_group(name: str) -> ShareGroup:

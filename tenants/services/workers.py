@@ -47,26 +47,50 @@ def seen(*, worker_ids: Sequence[str]) -> int:
 
 
 @transaction.atomic
-def mark_applied(*, worker_id: str, version: int, applied_at: datetime | float) -> bool:
+def mark_applied(
+    *,
+    worker_id: str,
+    version: int,
+    applied_at: datetime | float,
+    over_bytes: int = 0,
+    settle_seconds: float = 0.0,
+) -> bool:
     """Record that a worker has applied a policy version, and with it all earlier ones.
 
     Args:
         worker_id: the worker.
         version: the version that it enforces.
         applied_at: when its step took it up; unix seconds or a time with a zone.
+        over_bytes: device KV that was above the limits at that moment.
+        settle_seconds: how long the worker thinks that it will take until nothing is.
 
     Returns:
         Whether this was news; a repeated ack, or one of an unknown worker, is not.
     """
-    at = applied_at if isinstance(applied_at, datetime) else datetime.fromtimestamp(applied_at, UTC)
+    at = _moment(applied_at)
     row = Worker.objects.select_for_update().filter(pk=worker_id).first()
     if row is None:
         return False
-    _, is_new = PolicyAck.objects.get_or_create(worker=row, version=version, defaults={"applied_at": at})
+    told = {"applied_at": at, "over_bytes": min(over_bytes, _MOST), "settle_seconds": settle_seconds}
+    _, is_new = PolicyAck.objects.get_or_create(worker=row, version=version, defaults=told)
     if version > row.applied_version:
         row.applied_version, row.applied_at = version, at
         row.save(update_fields=["applied_version", "applied_at"])
     return is_new
+
+
+def mark_settled(*, worker_id: str, version: int, settled_at: datetime | float) -> bool:
+    """Record that nobody is above the limits of a version, or of an earlier one, on a worker that has applied it.
+
+    Returns:
+        Whether this was news.
+    """
+    ack = PolicyAck.objects.filter(worker_id=worker_id, version=version, settled_at=None)
+    return ack.update(settled_at=_moment(settled_at)) > 0
+
+
+def _moment(at: datetime | float) -> datetime:
+    return at if isinstance(at, datetime) else datetime.fromtimestamp(at, UTC)
 
 
 @transaction.atomic

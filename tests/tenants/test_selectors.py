@@ -5,7 +5,7 @@ from typing import Any
 
 import msgspec
 
-from tenants import selectors
+from tenants import rows, selectors
 from tenants.contracts import Actor, KeyGrant, PolicyView, TenantView
 from tenants.models import Policy
 from tenants.rules.policy import DEFAULT, FIELDS
@@ -55,7 +55,7 @@ def test_an_empty_database_answers(db: None) -> None:
 
 def test_the_default_policy_is_written_down_twice_alike() -> None:
     """The columns' defaults and the rules' default are one policy, and every field of the contract is a rule's."""
-    row = Policy(version=0)
+    row = rows.policy_view(Policy(version=0))
     assert {name: getattr(row, name) for name in FIELDS} == {name: getattr(DEFAULT, name) for name in FIELDS}
     assert {"version", *FIELDS} == set(PolicyView.__struct_fields__)
 

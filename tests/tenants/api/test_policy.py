@@ -140,7 +140,8 @@ def test_acks_over_http(
     path = f"policy-versions/{policy.version}/acks/"
     waiting = operator.get(path).json()
     assert (waiting["applied"], waiting["of"], waiting["ms"]) == (0, 1, None)
-    assert waiting["workers"] == [{"worker_id": "worker-0", "applied_at": None, "ms": None}]
+    nothing = {"applied_at": None, "ms": None, "settled_at": None, "over_bytes": 0, "settle_seconds": 0.0}
+    assert waiting["workers"] == [{"worker_id": "worker-0", **nothing}]
     mark_applied(worker_id="worker-0", version=policy.version, applied_at=timezone.now())
     done = operator.get(path).json()
     assert (done["applied"], done["of"], done["tenant_id"]) == (1, 1, mine.id)
