@@ -455,7 +455,61 @@ class WorkerStats(msgspec.Struct, frozen=True, kw_only=True):
     host_bytes_used: int = 0
     swapped_out_bytes: int = 0  # since the core started, as the next one
     swapped_in_bytes: int = 0
-    interference: tuple[InterferencePair, ...] = ()  # pairs that changed since the stats before
+    # Pairs that changed since the stats before; one of zeros is forgotten, and counts from zero should it come back.
+    interference: tuple[InterferencePair, ...] = ()
+
+
+class TenantCounters(msgspec.Struct, frozen=True, array_like=True):
+    """What of a tenant's use only rises while a core lives."""
+
+    above_soft_seconds: float = 0.0
+    service: float = 0.0
+    output_tokens: int = 0
+    num_preemptions: int = 0
+    recomputed_tokens: int = 0
+
+
+class TenantReading(msgspec.Struct, frozen=True, kw_only=True):
+    """What one tenant used of one worker within some seconds: means, peaks, and what its counters gained."""
+
+    tenant_id: str
+    weight: float
+    kv_bytes: float
+    kv_cached_bytes: float
+    kv_borrowed_bytes: float
+    kv_peak_bytes: int
+    running: float
+    queued: float
+    oldest_wait_seconds: float
+    gained: TenantCounters
+
+
+class PressureReading(msgspec.Struct, frozen=True, kw_only=True):
+    """How short one worker's memory was within some seconds: means, and the highest score."""
+
+    mean: Pressure
+    score_peak: float
+    pool_use: float  # blocks that requests hold, as a share of the pool
+
+
+class SeriesCounters(msgspec.Struct, frozen=True, kw_only=True):
+    """Where a core's counters stood at one moment."""
+
+    core_started_at: float  # unix seconds: which core
+    tenants: dict[str, TenantCounters]
+    pairs: tuple[InterferencePair, ...]
+
+
+class SeriesBucket(msgspec.Struct, frozen=True, kw_only=True):
+    """What one worker's statistics came to within ten seconds, as the time series keeps it."""
+
+    worker_id: str
+    at: float  # unix seconds, a multiple of ten
+    covered: float  # seconds of it in which the worker was heard
+    pressure: PressureReading
+    tenants: tuple[TenantReading, ...]  # without idle ones
+    interference: tuple[InterferencePair, ...]  # gained within
+    counters: SeriesCounters  # at its end
 
 
 # Hints that the live websocket carries: {"type": "hint", "kind": ..., "seq": n, ...}; `seq` rises by one per socket

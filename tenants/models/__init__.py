@@ -8,6 +8,7 @@ from tenants.models.outbox import OutboxEvent
 from tenants.models.policy import Policy, PolicyCounter, PolicyVersion
 from tenants.models.project import Project
 from tenants.models.scope import GroupManager, TenantManager, TenantQuerySet
+from tenants.models.series import InterferenceSample, PressureSample, SeriesMark, TenantSample
 from tenants.models.share_group import SharedPrefix, ShareGroup
 from tenants.models.tenant import Tenant
 from tenants.models.usage import UsageRecord
@@ -19,6 +20,7 @@ __all__ = [
     "AuditEvent",
     "Boost",
     "GroupManager",
+    "InterferenceSample",
     "ManagementKey",
     "Membership",
     "OutboxEvent",
@@ -26,12 +28,15 @@ __all__ = [
     "PolicyAck",
     "PolicyCounter",
     "PolicyVersion",
+    "PressureSample",
     "Project",
+    "SeriesMark",
     "ShareGroup",
     "SharedPrefix",
     "Tenant",
     "TenantManager",
     "TenantQuerySet",
+    "TenantSample",
     "UsageRecord",
     "User",
     "Worker",
