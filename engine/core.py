@@ -22,6 +22,7 @@ import zmq
 from engine import ipc
 from engine.config import EngineConfig
 from engine.errors import ConfigError, CoreError, ModelError
+from engine.fingerprint import fingerprint
 from engine.loop import EngineLoop
 from engine.mailbox import FrameMailbox
 from engine.memory.manager import KVMemory
@@ -103,7 +104,7 @@ def make_scheduler(config: EngineConfig, folder: ModelFolder, runner: Runner, *,
         block_bytes=shape.block_bytes,
     )
     return Scheduler(
-        KVMemory(shape, model=folder.digest.encode(), kv_format=kv_format),
+        KVMemory(shape, model=fingerprint(folder, config).encode(), kv_format=kv_format),
         limits,
         max_batched_tokens=config.max_batched_tokens,
         eos_token_ids=folder.eos_token_ids,

@@ -4,6 +4,9 @@
     key 0 = H(root,   token ids of the block as little-endian int32)
     key i = H(key i-1, token ids of the block)
 
+The fingerprint, of `engine.fingerprint`, has all that makes the same tokens give other keys and values; the format is
+the dtype in which they are computed and how the pages hold them.
+
 A namespace is a secret of the server's: without it no key can be guessed, and equal prompts of two namespaces have no
 key in common. Frames are 4-byte little-endian lengths, so that no two field lists are one string of bytes.
 """
