@@ -16,7 +16,7 @@ from engine.memory.supply import Taking
 from engine.request import SequenceId
 from engine.scheduler.sequence import SequenceState
 
-MAX_PAIRS = 16_384  # kept; beyond them, those that have been quiet for longest are forgotten
+MAX_PAIRS = 4096  # kept; beyond them, those that have been quiet for longest are forgotten
 LOOK_OVER = 40  # pairs of accounts that are gone are looked for once in so many reports: every ten seconds
 
 

@@ -23,6 +23,7 @@ from gateway.controller.leadership import Leadership
 from gateway.controller.ledger import TERM_BITS, Ledger
 from gateway.controller.link import WorkerLink
 from gateway.controller.messages import grants_of, policy_push, worker_stats
+from gateway.controller.series import SeriesRecorder
 from gateway.controller.sharing import Sharing
 from gateway.controller.threads import DatabaseThreads
 from gateway.controller.truth import KnownWorker, read_policies, read_workers
@@ -60,6 +61,7 @@ class Fleet:
         self._ledger = Ledger(term=leadership.term)
         self._sharing = Sharing(self._prefix, self._regrant, hints.prefixes)
         self._acks = AckRecorder(threads, hints.policy)
+        self._series = SeriesRecorder(threads, leadership.term)
         self._known: dict[str, KnownWorker] = {}
         self._links: dict[str, tuple[WorkerLink, asyncio.Task[None]]] = {}
         self._connected: set[str] = set()
@@ -77,10 +79,12 @@ class Fleet:
         Raises:
             ExceptionGroup: with the LeadershipLost, or a fault of ours.
         """
+        await self._series.claim()
         try:
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(self._listen(), name="listen")
                 tasks.create_task(self._acks.run(), name="acks")
+                tasks.create_task(self._series.run(), name="series")
                 tasks.create_task(self._sharing.run(), name="sharing")
                 tasks.create_task(self._tidy(), name="tidy")
                 tasks.create_task(self._reconcile(), name="reconcile")
@@ -243,6 +247,7 @@ class Fleet:
         if worker_id not in self._known:
             return
         self._connected.add(worker_id)
+        self._series.connected(worker_id)
         self._met.add(worker_id)
         self._set_members()
         self._ledger.connect(worker_id, (hello.applied_version, hello.applied_epoch), grants_of(hello))
@@ -268,8 +273,10 @@ class Fleet:
         self._wake.set()
 
     def stats(self, worker_id: str, stats: pb.Stats) -> None:
-        """Pass a worker's statistics on to the dashboards."""
-        self._hints.stats(worker_stats(worker_id, stats))
+        """Pass a worker's statistics on to the dashboards and the time series."""
+        values = worker_stats(worker_id, stats)
+        self._hints.stats(values)
+        self._series.take(values)
 
     def _send_drain(self, worker: str) -> None:
         drain = pb.Drain(draining=self._known[worker].view.draining)
