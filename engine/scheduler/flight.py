@@ -5,6 +5,7 @@ So in between a sequence that will be given a token has nothing left to compute,
 a placeholder where the token belongs.
 """
 
+from collections import Counter
 from collections.abc import Iterable
 from typing import NamedTuple
 
@@ -42,7 +43,7 @@ class Flight(NamedTuple):
 def audit_flights(flights: Iterable[Flight], running: Iterable[SequenceState]) -> None:
     """Check that what runs stands where the last step leaves it that it is in. Raises InvariantError."""
     ends: dict[SequenceState, int] = {}
-    awaiting: set[SequenceState] = set()
+    to_come: Counter[SequenceState] = Counter()
     for flight in flights:
         for sequence, part in zip(flight.planned, flight.plan.sequences, strict=True):
             if sequence.table is None:  # it has left; should it come back, then in a later plan than the next
@@ -50,10 +51,9 @@ def audit_flights(flights: Iterable[Flight], running: Iterable[SequenceState]) -
             if sequence.table.row != part.row or ends.get(sequence, part.start) != part.start:
                 raise InvariantError(f"sequence {sequence.id} has started again while a step of it is in flight")
             ends[sequence] = part.start + len(part.token_ids)
-            if part.sampling is not None:
-                awaiting.add(sequence)
+            to_come[sequence] += part.sampling is not None
     for sequence in running:
         if sequence.computed != ends.get(sequence, sequence.computed):
             raise InvariantError(f"sequence {sequence.id} counts {sequence.computed} tokens, its step {ends[sequence]}")
-        if sequence.remaining < (sequence not in awaiting):
-            raise InvariantError(f"sequence {sequence.id} has nothing to compute and no token to come")
+        if sequence.remaining < 1 - to_come[sequence]:
+            raise InvariantError(f"sequence {sequence.id} has computed more tokens than it has and will be given")
