@@ -72,6 +72,8 @@ class PolicyTenant(msgspec.Struct, frozen=True, kw_only=True):
     host_bytes: int = 0
     disk_bytes: int = 0
     shadow: ShadowLimits | None = None
+    fleet_hard_bytes: int = 0
+    fleet_max_running: int = 0
 
 
 class PolicyShareGroup(msgspec.Struct, frozen=True, kw_only=True):

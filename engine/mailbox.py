@@ -13,7 +13,7 @@ import zmq
 
 from engine import ipc
 from engine.loop import Cancel, Drain, Message, Stop, Submit
-from engine.policy import PolicyUpdate, SharedPrefix, ShareGroup, TenantPolicy
+from engine.policy import PolicyUpdate, ShadowLimits, SharedPrefix, ShareGroup, TenantPolicy
 from engine.request import (
     BeamParams,
     FinishReason,
@@ -208,6 +208,23 @@ def _policy(tenant: ipc.PolicyTenant) -> TenantPolicy:
         max_output_tokens=tenant.max_output_tokens,
         priority=Priority(tenant.priority),
         share_groups=tuple(tenant.share_groups),
+        host_bytes=tenant.host_bytes,
+        disk_bytes=tenant.disk_bytes,
+        shadow=_shadow(tenant.shadow),
+        fleet_hard_bytes=tenant.fleet_hard_bytes,
+        fleet_max_running=tenant.fleet_max_running,
+    )
+
+
+def _shadow(limits: ipc.ShadowLimits | None) -> ShadowLimits | None:
+    if limits is None:
+        return None
+    return ShadowLimits(
+        kv_hard_bytes=limits.kv_hard_bytes,
+        max_running=limits.max_running,
+        max_queued=limits.max_queued,
+        max_context_tokens=limits.max_context_tokens,
+        max_output_tokens=limits.max_output_tokens,
     )
 
 

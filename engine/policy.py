@@ -33,6 +33,8 @@ class TenantPolicy:
     host_bytes: int = 0  # ceiling in host RAM
     disk_bytes: int = 0  # ceiling on disk
     shadow: ShadowLimits | None = None
+    fleet_hard_bytes: int = 0  # of all workers together; what fits it waits for the grant to follow. 0: no others
+    fleet_max_running: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

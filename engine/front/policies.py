@@ -180,7 +180,16 @@ def _tenant(policy: pb.TenantPolicy) -> ipc.PolicyTenant:
         max_output_tokens=policy.max_output_tokens,
         priority=PRIORITY.get(policy.priority, Priority.STANDARD),
         share_groups=list(policy.share_groups),
+        host_bytes=policy.host_bytes,
+        disk_bytes=policy.disk_bytes,
+        shadow=_shadow(policy.shadow) if policy.HasField("shadow") else None,
+        fleet_hard_bytes=policy.fleet_hard_bytes,
+        fleet_max_running=policy.fleet_max_running,
     )
+
+
+def _shadow(limits: pb.ShadowLimits) -> ipc.ShadowLimits:
+    return ipc.ShadowLimits(**{field.name: value for field, value in limits.ListFields()})
 
 
 def _share_group(group: pb.ShareGroup) -> ipc.PolicyShareGroup:

@@ -279,7 +279,7 @@ class PolicyPush(_message.Message):
     def __init__(self, version: _Optional[int] = ..., snapshot: bool = ..., tenants: _Optional[_Iterable[_Union[TenantPolicy, _Mapping]]] = ..., removed_tenants: _Optional[_Iterable[str]] = ..., epoch: _Optional[int] = ..., share_groups: _Optional[_Iterable[_Union[ShareGroup, _Mapping]]] = ..., removed_share_groups: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class TenantPolicy(_message.Message):
-    __slots__ = ("tenant", "weight", "kv_soft_bytes", "kv_hard_bytes", "max_running", "max_queued", "max_context_tokens", "max_output_tokens", "priority", "share_groups", "host_bytes", "disk_bytes", "shadow")
+    __slots__ = ("tenant", "weight", "kv_soft_bytes", "kv_hard_bytes", "max_running", "max_queued", "max_context_tokens", "max_output_tokens", "priority", "share_groups", "host_bytes", "disk_bytes", "shadow", "fleet_hard_bytes", "fleet_max_running")
     TENANT_FIELD_NUMBER: _ClassVar[int]
     WEIGHT_FIELD_NUMBER: _ClassVar[int]
     KV_SOFT_BYTES_FIELD_NUMBER: _ClassVar[int]
@@ -293,6 +293,8 @@ class TenantPolicy(_message.Message):
     HOST_BYTES_FIELD_NUMBER: _ClassVar[int]
     DISK_BYTES_FIELD_NUMBER: _ClassVar[int]
     SHADOW_FIELD_NUMBER: _ClassVar[int]
+    FLEET_HARD_BYTES_FIELD_NUMBER: _ClassVar[int]
+    FLEET_MAX_RUNNING_FIELD_NUMBER: _ClassVar[int]
     tenant: str
     weight: float
     kv_soft_bytes: int
@@ -306,7 +308,9 @@ class TenantPolicy(_message.Message):
     host_bytes: int
     disk_bytes: int
     shadow: ShadowLimits
-    def __init__(self, tenant: _Optional[str] = ..., weight: _Optional[float] = ..., kv_soft_bytes: _Optional[int] = ..., kv_hard_bytes: _Optional[int] = ..., max_running: _Optional[int] = ..., max_queued: _Optional[int] = ..., max_context_tokens: _Optional[int] = ..., max_output_tokens: _Optional[int] = ..., priority: _Optional[_Union[Priority, str]] = ..., share_groups: _Optional[_Iterable[str]] = ..., host_bytes: _Optional[int] = ..., disk_bytes: _Optional[int] = ..., shadow: _Optional[_Union[ShadowLimits, _Mapping]] = ...) -> None: ...
+    fleet_hard_bytes: int
+    fleet_max_running: int
+    def __init__(self, tenant: _Optional[str] = ..., weight: _Optional[float] = ..., kv_soft_bytes: _Optional[int] = ..., kv_hard_bytes: _Optional[int] = ..., max_running: _Optional[int] = ..., max_queued: _Optional[int] = ..., max_context_tokens: _Optional[int] = ..., max_output_tokens: _Optional[int] = ..., priority: _Optional[_Union[Priority, str]] = ..., share_groups: _Optional[_Iterable[str]] = ..., host_bytes: _Optional[int] = ..., disk_bytes: _Optional[int] = ..., shadow: _Optional[_Union[ShadowLimits, _Mapping]] = ..., fleet_hard_bytes: _Optional[int] = ..., fleet_max_running: _Optional[int] = ...) -> None: ...
 
 class ShadowLimits(_message.Message):
     __slots__ = ("kv_hard_bytes", "max_running", "max_queued", "max_context_tokens", "max_output_tokens")

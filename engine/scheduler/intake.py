@@ -128,7 +128,7 @@ class Intake:
         if not sequence.admitted:
             num_taken, num_asked = tenant.num_live - tenant.num_held + tenant.num_ahead, sequence.num_asked
             most = tenant.policy.max_running + tenant.policy.max_queued
-            if num_asked > most > 0:
+            if num_asked > max(most, tenant.policy.fleet_max_running) > 0:
                 self._roster.refuse(sequence, _too_many(sequence, tenant.policy), now)
                 return
             if num_taken + num_asked > most:

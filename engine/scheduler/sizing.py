@@ -28,6 +28,10 @@ class Limits:
         """Return the tenant's ceiling in whole blocks of this pool."""
         return min(policy.kv_hard_bytes // self.block_bytes, self.num_blocks)
 
+    def most_blocks(self, policy: TenantPolicy) -> int:
+        """Return the tenant's ceiling, were all of the fleet's to be granted to this pool."""
+        return min(max(policy.kv_hard_bytes, policy.fleet_hard_bytes) // self.block_bytes, self.num_blocks)
+
     def soft_blocks(self, policy: TenantPolicy) -> int:
         """Return the tenant's guarantee in whole blocks of this pool."""
         return min(policy.kv_soft_bytes // self.block_bytes, self.num_blocks)
@@ -91,7 +95,8 @@ def size(request: GenerationRequest, policy: TenantPolicy, limits: Limits) -> in
     """Return how many tokens the request may generate under its tenant's policy, or why it never can.
 
     An explicit `max_tokens` is cut to the policy's `max_output_tokens` and must fit context and hard limit with the
-    prompt; without one, the request gets all that context, policy and hard limit leave, a search at most so much.
+    prompt; without one, the request gets all that context, policy and hard limit leave, a search at most so much. The
+    hard limit is the fleet's: a request waits for this worker's grant of it, which follows demand.
     """
     num_prompt, asked = len(request.prompt), request.sampling.max_tokens
     context = min(limits.max_context, policy.max_context_tokens)
@@ -99,11 +104,12 @@ def size(request: GenerationRequest, policy: TenantPolicy, limits: Limits) -> in
         return _context_too_long(num_prompt, asked, context)
     if policy.max_output_tokens < 1:
         return Refusal(RefusalCode.CONTEXT_TOO_LONG, "The tenant's policy allows 0 output tokens.", "max_tokens")
-    width, hard = beam_width(request), limits.hard_blocks(policy)
-    if 1 <= policy.max_running < width:  # beams run together or not at all
+    width, hard = beam_width(request), limits.most_blocks(policy)
+    places = max(policy.max_running, policy.fleet_max_running)
+    if 1 <= places < width:  # beams run together or not at all
         message = (
-            f"A search with beam_width {width} runs {width} sequences at once, but the tenant's max_running on this"
-            f" worker is {policy.max_running}. Lower beam_width or ask for a higher limit."
+            f"A search with beam_width {width} runs {width} sequences at once, but the tenant's max_running"
+            f" is {places}. Lower beam_width or ask for a higher limit."
         )
         return Refusal(RefusalCode.INVALID, message, "beam_width")
     open_end = context - num_prompt if request.beams is None else min(context - num_prompt, OPEN_SEARCH_TOKENS)
@@ -127,8 +133,9 @@ def _context_too_long(num_prompt: int, asked: int, context: int) -> Refusal:
 def _kv_limit(request: GenerationRequest, policy: TenantPolicy, limits: Limits, needed: int) -> Refusal:
     num_prompt, asked = len(request.prompt), request.sampling.max_tokens
     pool_bytes = limits.num_blocks * limits.block_bytes
-    if policy.kv_hard_bytes <= pool_bytes:
-        limit = f"the tenant's hard limit (kv_hard_bytes) on this worker is {policy.kv_hard_bytes} bytes"
+    hard_bytes = max(policy.kv_hard_bytes, policy.fleet_hard_bytes)
+    if hard_bytes <= pool_bytes:
+        limit = f"the tenant's hard limit (kv_hard_bytes) is {hard_bytes} bytes"
     else:
         limit = f"the worker's KV memory is {pool_bytes} bytes in all"
     output = f"{min(asked, policy.max_output_tokens)} output tokens" if asked else "at least 1 output token"
