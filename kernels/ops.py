@@ -121,6 +121,45 @@ class Ops(ABC):
         """Return `gelu(gate) * up` of `[T, 2 * I]`, gate first, gelu by its tanh formula: `[T, I]`."""
 
     @abstractmethod
+    def argmax(self, logits: torch.Tensor) -> torch.Tensor:
+        """Return the first best token of each row of `logits` `[N, V]`: int64 `[N]`.
+
+        Here and in the other ops over logits they are contiguous, of the ops' dtype or float32. NaN is greater than all
+        else, as in torch.
+        """
+
+    @abstractmethod
+    def top_k(
+        self, logits: torch.Tensor, k: int, rows: torch.Tensor | None = None
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return the `k` best logits of each row, falling, and their tokens: float32 and int64 `[M, k]`.
+
+        Equal ones are ranked by token. `rows` `[M]` int64 names those of `logits` `[N, V]` that count; None: all.
+        """
+
+    @abstractmethod
+    def logprobs(self, logits: torch.Tensor, tokens: torch.Tensor, rows: torch.Tensor | None = None) -> torch.Tensor:
+        """Return the log-softmax of `logits` `[N, V]` at `tokens` `[M, K]` int64: float32 `[M, K]`.
+
+        `rows`: see `top_k`.
+        """
+
+    @abstractmethod
+    def sample(self, logits: torch.Tensor, how: torch.Tensor) -> torch.Tensor:
+        """Draw a token for each row of `logits` `[N, V]`: int64 `[N]`. Nothing waits for the device.
+
+        `how` `[N, 4]` float64 has for each row its
+
+        - temperature: 0 takes the first best token, as does a row whose best logit is not finite;
+        - top_k: only so many best tokens have a weight, 0 for all of them;
+        - top_p: of those, only the best whose weights together reach this share of all, 1 for all of them;
+        - number in [0, 1): drawn is the first token whose cumulative weight, in the order of ids, exceeds this share.
+
+        A weight is `exp((logit - best) / temperature)`, and nothing under e^-87. The best come first, equal logits by
+        token; the best one always counts. A row's token depends on nothing else in the batch.
+        """
+
+    @abstractmethod
     def pack_linear(self, weight: torch.Tensor, bias: torch.Tensor | None = None) -> Linear:
         """Prepare `weight` `[out, in]` (and `bias` `[out]`) once, at load."""
 

@@ -7,13 +7,12 @@ carries them to the host together with the tokens, so that a step waits for the 
 from collections.abc import Sequence
 from typing import NamedTuple
 
+import numpy as np
 import torch
-import torch.nn.functional as F  # noqa: N812
 
+from engine.model.sampler import ToDevice
 from engine.step import SequenceStep, TokenLogprobs
-
-_BLOCK = 64  # tokens of a block in the search for the best
-_LOWER = 0x7FFF_FFFF
+from kernels.ops import Ops
 
 
 class Asking(NamedTuple):
@@ -32,24 +31,28 @@ def asking(parts: Sequence[SequenceStep]) -> tuple[Asking, ...]:
     )
 
 
-def with_logprobs(tokens: torch.Tensor, logits: torch.Tensor, rows: Sequence[Asking]) -> torch.Tensor:
+def with_logprobs(
+    tokens: torch.Tensor, logits: torch.Tensor, rows: Sequence[Asking], ops: Ops, to_device: ToDevice
+) -> torch.Tensor:
     """Put log-probabilities behind the sampled tokens.
 
     Args:
         tokens: `[N]` int64, sampled.
-        logits: `[N, vocab]` float32, before temperature, top-k and top-p.
+        logits: `[N, vocab]`, before temperature, top-k and top-p.
         rows: which of the N ask, at least one.
+        ops: who computes.
+        to_device: brings an array there.
 
     Returns:
-        Float64 `[N + M * (1 + 2 * K)]`, for `read`: the tokens, then for each of the M rows in `rows` the chosen
-        token's log-probability, the K best token ids and their log-probabilities. Float64 holds ids and float32 alike.
+        Float64 `[N + M * (1 + 2 * K)]`, for `read`: the tokens, then for each of the M rows in `rows` the
+        log-probabilities of the chosen token and of the K best, and the K best token ids. Float64 holds ids and float32
+        alike.
     """
-    picked = torch.tensor([one.row for one in rows], device=logits.device)
-    own = logits if len(rows) == logits.shape[0] else logits[picked]
-    logprobs = own.log_softmax(-1)
-    best = _best(own, _width(rows, logits.shape[-1]))
-    columns = (logprobs.gather(-1, tokens[picked][:, None]), best, logprobs.gather(-1, best))
-    return torch.cat([tokens.double(), torch.cat([column.double() for column in columns], -1).flatten()])
+    own = None if len(rows) == len(tokens) else to_device(np.array([one.row for one in rows], dtype=np.int64))
+    best = ops.top_k(logits, min(max(one.num_best for one in rows), logits.shape[-1]), own)[1]
+    asked = torch.cat([(tokens if own is None else tokens[own])[:, None], best], -1)
+    logprobs = ops.logprobs(logits, asked, own)
+    return torch.cat([tokens.double(), torch.cat([logprobs.double(), best.double()], -1).flatten()])
 
 
 def read(
@@ -61,38 +64,6 @@ def read(
     width = (size - 1) // 2
     for start, (row, num_best) in zip(range(num_tokens, len(values), size), rows, strict=True):
         first, count = start + 1, min(num_best, width)
-        ids, logprobs = values[first : first + count], values[first + width : first + width + count]
+        logprobs, ids = values[first : first + count], values[first + width : first + width + count]
         found[row] = TokenLogprobs(values[start], tuple(zip(map(int, ids), logprobs, strict=True)))
     return tuple(map(int, values[:num_tokens])), tuple(found)
-
-
-def _width(rows: Sequence[Asking], vocab: int) -> int:
-    return min(max(one.num_best for one in rows), vocab)
-
-
-def _best(logits: torch.Tensor, width: int) -> torch.Tensor:
-    """Return the ids of the `width` best tokens of each row, best first, equal ones by id: `[N, width]` int64.
-
-    `topk` over a vocabulary leaves the order of equal logits, and which of them it takes, to chance; bfloat16 has many.
-    Keys that hold the id too are distinct, but cost more than all else when made for every token. So blocks of tokens
-    compete by their best one first: the `width` best tokens lie in the `width` best blocks, where equal blocks count in
-    the order of their ids as well.
-    """
-    if not width:
-        return torch.empty((logits.shape[0], 0), dtype=torch.int64, device=logits.device)
-    missing = -logits.shape[-1] % _BLOCK
-    whole = F.pad(logits, (0, missing), value=-torch.inf) if missing else logits  # a pad of nothing would copy all
-    blocks = whole.reshape(logits.shape[0], -1, _BLOCK)
-    ids = torch.arange(blocks.shape[1], device=logits.device)
-    chosen = _first(blocks.amax(-1), ids.expand(blocks.shape[:2]), min(width, blocks.shape[1]))
-    tokens = chosen[:, :, None] * _BLOCK + torch.arange(_BLOCK, device=logits.device)
-    values = blocks.gather(1, chosen[:, :, None].expand(-1, -1, _BLOCK))
-    return _first(values.flatten(1), tokens.flatten(1), width)
-
-
-def _first(values: torch.Tensor, ids: torch.Tensor, count: int) -> torch.Tensor:
-    """Return the ids of the `count` greatest float32 `values` `[N, M]`, the smaller id first where they are equal."""
-    bits = (values + 0.0).view(torch.int32)  # one zero, not two
-    ordered = bits ^ ((bits >> 31) & _LOWER)  # as integers, in the order of the floats
-    keys = (ordered.long() << 32) | (_LOWER - ids)
-    return _LOWER - (keys.topk(count, -1).values & _LOWER)

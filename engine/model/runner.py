@@ -8,6 +8,7 @@ On a GPU nothing in `launch` waits for the device, so that steps may be launched
 import logging
 import time
 from collections.abc import Iterable, Iterator
+from typing import Any
 
 import numpy as np
 import torch
@@ -179,10 +180,13 @@ class ModelRunner:
         stale = logits.isnan().any() if self._poison else None
         if stale is not None:
             logits = logits.nan_to_num(0.0)  # the step is an error; until it is waited for, samplers need numbers
-        logits = logits.float()
-        tokens = sample(logits, parts)
+
+        def to_device(array: "np.ndarray[Any, Any]") -> torch.Tensor:
+            return lane.send(array)[0]
+
+        tokens = sample(logits, parts, self._ops, to_device)
         self._last.keep(tokens)
-        values = with_logprobs(tokens, logits, rows) if rows else tokens
+        values = with_logprobs(tokens, logits, rows, self._ops, to_device) if rows else tokens
         if stale is not None:
             values = torch.cat((values, stale.to(values.dtype)[None]))
         lane.fetch(values)

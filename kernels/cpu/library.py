@@ -44,6 +44,23 @@ _SIGNATURES: dict[str, tuple[type, ...]] = {
         *(_int, _int, _pointer, _int, _pointer),  # level, type, layers, how many, batch
         *(_pointer, _pointer, _pointer, _long, _int),  # hidden, residual, pages, bytes of a layer's, threads
     ),
+    "tg_merge_partials": (
+        *(_int, _int, _int, _pointer, _pointer, _pointer),  # level, type, the parts' type, parts, log-sum-exps, out
+        *(_int, _long, _int, _int),  # parts, rows, dim, threads
+    ),
+    "tg_argmax": (_int, _int, _pointer, _long, _int, _pointer, _int),  # level, type, logits, rows, vocab, out, threads
+    "tg_top_k": (
+        *(_int, _int, _pointer, _pointer, _long, _int),  # level, type, logits, which rows, how many, vocab
+        *(_int, _pointer, _pointer, _int),  # k, values, ids, threads
+    ),
+    "tg_logprobs": (
+        *(_int, _int, _pointer, _pointer, _long, _int),  # level, type, logits, which rows, how many, vocab
+        *(_pointer, _int, _pointer, _int),  # tokens, how many a row, out, threads
+    ),
+    "tg_sample": (
+        *(_int, _int, _pointer, _long, _int),  # level, type, logits, rows, vocab
+        *(_pointer, _pointer, _int),  # how, out, threads
+    ),
     "tg_advise_huge": (_pointer, _long),
     "tg_move_blocks": (
         *(_pointer, _long, _long, _pointer),  # from, bytes from block to block and layer to layer, block ids
@@ -132,5 +149,10 @@ class Library:
         self.kv_write = handle.tg_kv_write
         self.linear = handle.tg_linear
         self.layers = handle.tg_layers
+        self.merge_partials = handle.tg_merge_partials
+        self.argmax = handle.tg_argmax
+        self.top_k = handle.tg_top_k
+        self.logprobs = handle.tg_logprobs
+        self.sample = handle.tg_sample
         self.advise_huge = handle.tg_advise_huge
         self.move_blocks = handle.tg_move_blocks

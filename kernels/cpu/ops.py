@@ -23,7 +23,6 @@ from kernels.layers import Layer, LayerStack
 from kernels.ops import Linear, Ops
 from kernels.pages import LayerPages, Pages, PageShape
 from kernels.quantised import WeightDtype
-from kernels.reference.ops import ReferenceOps
 
 _TYPES = {torch.float32: 0, torch.bfloat16: 1}
 
@@ -50,7 +49,6 @@ class CpuOps(Ops):
         self._type = _TYPES[dtype]
         panels = weights == "int8" or _panels_are_best(dtype, level)
         self._linear = None if panels else choose_linear(dtype)
-        self._plain = ReferenceOps(self.device, dtype)  # for what is not worth C++
         self.instructions = level.name.lower()
 
     @classmethod
@@ -124,7 +122,15 @@ class CpuOps(Ops):
 
     def merge_partials(self, parts: torch.Tensor, lse: torch.Tensor) -> torch.Tensor:
         """See `Ops.merge_partials`."""
-        return self._plain.merge_partials(parts, lse)
+        count, tokens, heads, dim = parts.shape
+        assert parts.is_contiguous() and lse.is_contiguous() and lse.dtype == torch.float32
+        assert lse.shape == parts.shape[:3] and parts.dtype in (self.dtype, torch.float32)
+        out = torch.empty((tokens, heads, dim), dtype=self.dtype)
+        self._functions.merge_partials(
+            *(self._level, self._type, _TYPES[parts.dtype], parts.data_ptr(), lse.data_ptr(), out.data_ptr()),
+            *(count, tokens * heads, dim, torch.get_num_threads()),
+        )
+        return out
 
     def gather_blocks(self, pages: Pages, blocks: torch.Tensor) -> torch.Tensor:
         """See `Ops.gather_blocks`."""
@@ -215,6 +221,68 @@ class CpuOps(Ops):
         rows, width = gate_up.shape[0], gate_up.shape[1] // 2
         out = torch.empty((rows, width), dtype=self.dtype)
         function(self._level, self._type, gate_up.data_ptr(), out.data_ptr(), rows, width, torch.get_num_threads())
+        return out
+
+    def argmax(self, logits: torch.Tensor) -> torch.Tensor:
+        """See `Ops.argmax`."""
+        logits = logits.contiguous()
+        out = torch.empty(logits.shape[0], dtype=torch.int64)
+        self._functions.argmax(
+            *(
+                self._level,
+                _TYPES[logits.dtype],
+                logits.data_ptr(),
+                *logits.shape,
+                out.data_ptr(),
+                torch.get_num_threads(),
+            )
+        )
+        return out
+
+    def top_k(
+        self, logits: torch.Tensor, k: int, rows: torch.Tensor | None = None
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """See `Ops.top_k`."""
+        logits = logits.contiguous()
+        count, vocab = logits.shape[0] if rows is None else len(rows), logits.shape[1]
+        assert 0 <= k <= vocab
+        values, ids = torch.empty((count, k)), torch.empty((count, k), dtype=torch.int64)
+        self._functions.top_k(
+            *(
+                self._level,
+                _TYPES[logits.dtype],
+                logits.data_ptr(),
+                None if rows is None else rows.data_ptr(),
+                count,
+                vocab,
+            ),
+            *(k, values.data_ptr(), ids.data_ptr(), torch.get_num_threads()),
+        )
+        return values, ids
+
+    def logprobs(self, logits: torch.Tensor, tokens: torch.Tensor, rows: torch.Tensor | None = None) -> torch.Tensor:
+        """See `Ops.logprobs`."""
+        logits = logits.contiguous()
+        count, width = tokens.shape
+        assert count == (logits.shape[0] if rows is None else len(rows))
+        tokens = tokens.contiguous()
+        out = torch.empty((count, width))
+        self._functions.logprobs(
+            *(self._level, _TYPES[logits.dtype], logits.data_ptr(), None if rows is None else rows.data_ptr()),
+            *(count, logits.shape[1], tokens.data_ptr(), width, out.data_ptr(), torch.get_num_threads()),
+        )
+        return out
+
+    def sample(self, logits: torch.Tensor, how: torch.Tensor) -> torch.Tensor:
+        """See `Ops.sample`."""
+        logits = logits.contiguous()
+        count, vocab = logits.shape
+        assert how.shape == (count, 4) and how.is_contiguous() and how.dtype == torch.float64
+        out = torch.empty(count, dtype=torch.int64)
+        self._functions.sample(
+            *(self._level, _TYPES[logits.dtype], logits.data_ptr(), count, vocab),
+            *(how.data_ptr(), out.data_ptr(), torch.get_num_threads()),
+        )
         return out
 
     def pack_linear(self, weight: torch.Tensor, bias: torch.Tensor | None = None) -> Linear:

@@ -7,7 +7,7 @@ from kernels.batch import AttentionBatch, AttentionForm
 from kernels.ops import Linear, Ops
 from kernels.pages import LayerPages, Pages
 from kernels.quantised import quantise
-from kernels.reference import attention
+from kernels.reference import attention, sampling
 
 
 class PlainLinear(Linear):
@@ -95,6 +95,25 @@ class ReferenceOps(Ops):
         """See `Ops.gelu_mul`. Source: GELU (arXiv 1606.08415), the tanh formula, as Gemma uses it."""
         gate, up = gate_up.float().chunk(2, -1)
         return (F.gelu(gate, approximate="tanh") * up).to(gate_up.dtype)
+
+    def argmax(self, logits: torch.Tensor) -> torch.Tensor:
+        """See `Ops.argmax`."""
+        return logits.argmax(-1)
+
+    def top_k(
+        self, logits: torch.Tensor, k: int, rows: torch.Tensor | None = None
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """See `Ops.top_k`."""
+        return sampling.top_k(logits if rows is None else logits[rows], k)
+
+    def logprobs(self, logits: torch.Tensor, tokens: torch.Tensor, rows: torch.Tensor | None = None) -> torch.Tensor:
+        """See `Ops.logprobs`. On a CPU torch's float32 sums over a vocabulary are off by more than is allowed."""
+        own = logits if rows is None else logits[rows]
+        return own.double().log_softmax(-1).gather(-1, tokens).float()
+
+    def sample(self, logits: torch.Tensor, how: torch.Tensor) -> torch.Tensor:
+        """See `Ops.sample`."""
+        return sampling.sample(logits, how)
 
     def pack_linear(self, weight: torch.Tensor, bias: torch.Tensor | None = None) -> Linear:
         """See `Ops.pack_linear`."""

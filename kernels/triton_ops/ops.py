@@ -12,6 +12,7 @@ from kernels.errors import BackendUnavailable
 from kernels.ops import Linear, Ops
 from kernels.pages import LayerPages, Pages
 from kernels.reference.ops import PlainLinear
+from kernels.reference.sampling import sample
 from kernels.triton_ops.blocks import copy_launch, gather_launch, scatter_launch
 from kernels.triton_ops.decode import decode_launch
 from kernels.triton_ops.merge import merge_kernel, merge_launch
@@ -19,6 +20,7 @@ from kernels.triton_ops.norm import rms_norm_launch
 from kernels.triton_ops.prefill import prefill_launch
 from kernels.triton_ops.rope import rope_launch
 from kernels.triton_ops.silu import gelu_mul_launch, silu_mul_launch
+from kernels.triton_ops.top_k import top_k
 from kernels.triton_ops.write import kv_write_launch, rope_kv_write_launch
 
 _DTYPES = (torch.float32, torch.float16, torch.bfloat16)
@@ -114,6 +116,25 @@ class TritonOps(Ops):
         launch, out = gelu_mul_launch(gate_up)
         launch.run()
         return out
+
+    def argmax(self, logits: torch.Tensor) -> torch.Tensor:
+        """See `Ops.argmax`."""
+        return logits.argmax(-1)
+
+    def top_k(
+        self, logits: torch.Tensor, k: int, rows: torch.Tensor | None = None
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """See `Ops.top_k`."""
+        return top_k(logits if rows is None else logits[rows], k)
+
+    def logprobs(self, logits: torch.Tensor, tokens: torch.Tensor, rows: torch.Tensor | None = None) -> torch.Tensor:
+        """See `Ops.logprobs`."""
+        own = logits if rows is None else logits[rows]
+        return own.float().log_softmax(-1).gather(-1, tokens)
+
+    def sample(self, logits: torch.Tensor, how: torch.Tensor) -> torch.Tensor:
+        """See `Ops.sample`."""
+        return sample(logits, how)
 
     def pack_linear(self, weight: torch.Tensor, bias: torch.Tensor | None = None) -> Linear:
         """See `Ops.pack_linear`: the weight as it is; cuBLAS needs no other order."""

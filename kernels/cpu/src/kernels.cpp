@@ -3,6 +3,7 @@
 //
 // GOMP_* stays undefined on purpose: it resolves to the OpenMP runtime that torch has loaded, so that both share one pool.
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <cstring>
@@ -101,6 +102,20 @@ std::vector<float>& partials_of_thread() {
     return partials;
 }
 
+constexpr int GROUP = 64;     // logits whose largest is kept
+constexpr int BLOCK = 256;    // numbers that are summed in float32
+constexpr int PIECE = 16384;  // logits that a thread takes at once
+constexpr int PIVOTS = 8;     // values that a list is divided at in one pass
+constexpr int FEW = 64;       // what is sorted rather than divided once more
+constexpr int PAD = 16;       // numbers that a vector may write behind the last
+constexpr double COLDEST = 1e-6;  // below this temperature every draw is the best token, and the division would overflow
+
+// Tokens of a row: their logits, weights and, unless null, ids.
+struct Listed {
+    float *values, *weights;
+    int32_t* places;
+};
+
 enum Type { FLOAT32 = 0, BFLOAT16 = 1, NUM_TYPES = 2 };
 enum Level { PLAIN = 0, AVX2 = 1, AVX512 = 2, AVX512_BF16 = 3, NUM_LEVELS = 4 };
 
@@ -116,14 +131,27 @@ struct Table {
     void (*linear)(const float*, int64_t, const LinearWeight&, int, int64_t, T*, float*);
     void (*linear_pairs)(const bf16*, int64_t, const LinearWeight&, int, int64_t, T*, float*);
     void (*widen)(const bf16*, float*, int64_t);
+    void (*merge_parts)(const T*, const float*, int, int64_t, int, float*, T*);
+    void (*merge_wide_parts)(const float*, const float*, int, int64_t, int, float*, T*);
+};
+
+template <class T>
+struct Reductions {
+    void (*group_maxima)(const T*, int, float*);
+    void (*weigh)(const T*, int, float, float, float*);
+    void (*block_sums)(const T*, int, float, float, float*);
+    int (*collect)(const T*, int, float, int, float*, int32_t*);
+    int (*narrow)(const Listed&, int, float, float, const Listed&);
+    void (*masses)(const Listed&, int, const float*, double*);
+    void (*list_sums)(const float*, int, float*);
 };
 
 #define TABLES                                                                                                      \
     const Table<float> float_table = {attend<float>, merge<float>, rms_norm_row<float>, rope_row<float>,            \
                                       silu_mul_row<float>, gelu_mul_row<float>, kv_write_row<float>,                \
-                                      linear_panel<float, float>, nullptr, widen_row};                              \
+                                      linear_panel<float, float>, nullptr, widen_row, merge_parts_row<float, float>, merge_parts_row<float, float>};                              \
     const Table<bf16> bf16_table = {attend<bf16>, merge<bf16>, rms_norm_row<bf16>, rope_row<bf16>, silu_mul_row<bf16>, \
-                                    gelu_mul_row<bf16>, kv_write_row<bf16>, linear_panel<float, bf16>, LINEAR_PAIRS, widen_row};
+                                    gelu_mul_row<bf16>, kv_write_row<bf16>, linear_panel<float, bf16>, LINEAR_PAIRS, widen_row, merge_parts_row<bf16, bf16>, merge_parts_row<float, bf16>};
 #define LINEAR_PAIRS nullptr
 
 namespace plain {
@@ -133,6 +161,7 @@ namespace plain {
 #include "attention.inc"
 #include "elementwise.inc"
 #include "linear.inc"
+#include "reductions.inc"
 TABLES
 }  // namespace plain
 
@@ -146,6 +175,7 @@ namespace avx2 {
 #include "attention.inc"
 #include "elementwise.inc"
 #include "linear.inc"
+#include "reductions.inc"
 TABLES
 }  // namespace avx2
 #pragma GCC pop_options
@@ -160,6 +190,7 @@ namespace avx512 {
 #include "attention.inc"
 #include "elementwise.inc"
 #include "linear.inc"
+#include "reductions.inc"
 TABLES
 }  // namespace avx512
 #pragma GCC pop_options
@@ -176,6 +207,7 @@ namespace avx512_bf16 {
 #include "attention.inc"
 #include "elementwise.inc"
 #include "linear.inc"
+#include "reductions.inc"
 TABLES
 }  // namespace avx512_bf16
 #undef HAS_BF16_DOT
@@ -202,6 +234,8 @@ template <>
 const Table<float>& table_of<float>(int level) { CHOOSE(float_table) }
 template <>
 const Table<bf16>& table_of<bf16>(int level) { CHOOSE(bf16_table) }
+template <class T>
+const Reductions<T>& reductions_of(int level) { CHOOSE(reductions<T>) }
 
 struct Sequences {
     const int32_t* table;
@@ -259,6 +293,17 @@ void run_kv_write(int level, const T* key, const T* value, int64_t stride, T* pa
         if (slots[t] >= 0) table.kv_write(key + t * stride, value + t * stride, pages, slots[t], g);
 }
 
+template <class P, class T>
+void run_merge(void (*merge_row)(const P*, const float*, int, int64_t, int, float*, T*), const P* parts, const float* lse, T* out,
+               int count, int64_t rows, int dim, int threads) {
+#pragma omp parallel num_threads(threads) if (rows * dim * count > GRAIN)
+    {
+        float* acc = scratch(dim);
+#pragma omp for
+        for (int64_t r = 0; r < rows; r++) merge_row(parts + r * dim, lse + r, count, rows, dim, acc, out + r * dim);
+    }
+}
+
 std::vector<float>& rows_of_thread() {
     static thread_local std::vector<float> rows;
     return rows;
@@ -303,6 +348,7 @@ void run_linear(int level, const LinearWeight& l, const T* x, int64_t x_stride, 
 }
 
 #include "layers.inc"
+#include "sampling.inc"
 
 }  // namespace
 
@@ -394,6 +440,39 @@ void tg_kv_write(int level, int type, const void* key, const void* value, int64_
         run_kv_write(level, (const bf16*)key, (const bf16*)value, stride, (bf16*)pages, slots, tokens, *g, threads);
     else
         run_kv_write(level, (const float*)key, (const float*)value, stride, (float*)pages, slots, tokens, *g, threads);
+}
+
+// Parts are of `part_type`, float32 or the type of what comes out.
+void tg_merge_partials(int level, int type, int part_type, const void* parts, const float* lse, void* out, int count, int64_t rows,
+                       int dim, int threads) {
+    const Table<float>& wide = table_of<float>(level);
+    const Table<bf16>& narrow = table_of<bf16>(level);
+    if (type == FLOAT32) run_merge(wide.merge_parts, (const float*)parts, lse, (float*)out, count, rows, dim, threads);
+    else if (part_type == FLOAT32) run_merge(narrow.merge_wide_parts, (const float*)parts, lse, (bf16*)out, count, rows, dim, threads);
+    else run_merge(narrow.merge_parts, (const bf16*)parts, lse, (bf16*)out, count, rows, dim, threads);
+}
+
+// The reductions of logits [rows][vocab]; `rows`, unless null, says which.
+void tg_argmax(int level, int type, const void* x, int64_t count, int vocab, int64_t* out, int threads) {
+    if (type == BFLOAT16) run_argmax<bf16>(level, {(const bf16*)x, nullptr, count, vocab}, out, threads);
+    else run_argmax<float>(level, {(const float*)x, nullptr, count, vocab}, out, threads);
+}
+
+void tg_top_k(int level, int type, const void* x, const int64_t* rows, int64_t count, int vocab, int k, float* values, int64_t* ids,
+              int threads) {
+    if (type == BFLOAT16) run_top_k<bf16>(level, {(const bf16*)x, rows, count, vocab}, k, values, ids, threads);
+    else run_top_k<float>(level, {(const float*)x, rows, count, vocab}, k, values, ids, threads);
+}
+
+void tg_logprobs(int level, int type, const void* x, const int64_t* rows, int64_t count, int vocab, const int64_t* tokens, int width,
+                 float* out, int threads) {
+    if (type == BFLOAT16) run_logprobs<bf16>(level, {(const bf16*)x, rows, count, vocab}, tokens, width, out, threads);
+    else run_logprobs<float>(level, {(const float*)x, rows, count, vocab}, tokens, width, out, threads);
+}
+
+void tg_sample(int level, int type, const void* x, int64_t count, int vocab, const void* how, int64_t* out, int threads) {
+    if (type == BFLOAT16) run_sample<bf16>(level, {(const bf16*)x, nullptr, count, vocab}, (const Draw*)how, out, threads);
+    else run_sample<float>(level, {(const float*)x, nullptr, count, vocab}, (const Draw*)how, out, threads);
 }
 
 }  // extern "C"

@@ -3,11 +3,19 @@
 import pytest
 import torch
 
-from engine.model.sampler import sample, uniform
+from engine.model import sampler
+from engine.model.sampler import uniform
 from engine.request import SamplingParams, SequenceId
 from engine.step import SequenceStep
+from kernels.ops import Ops, select_backend
 
 VOCAB = 3000
+
+
+@pytest.fixture(params=["cpu", "reference"])
+def ops(request: pytest.FixtureRequest) -> Ops:
+    """Who computes: the C++ of the CPU, or torch as on any device."""
+    return select_backend(request.param, device=torch.device("cpu"), dtype=torch.bfloat16)
 
 
 def part(sampling: SamplingParams, *, position: int = 0, key: int = 7) -> SequenceStep:
@@ -17,10 +25,15 @@ def part(sampling: SamplingParams, *, position: int = 0, key: int = 7) -> Sequen
     )
 
 
-def draws(logits: torch.Tensor, sampling: SamplingParams, count: int) -> torch.Tensor:
+def sample(ops: Ops, logits: torch.Tensor, parts: list[SequenceStep]) -> torch.Tensor:
+    """Sample a token of each row."""
+    return sampler.sample(logits, parts, ops, torch.from_numpy)
+
+
+def draws(ops: Ops, logits: torch.Tensor, sampling: SamplingParams, count: int) -> torch.Tensor:
     """Sample `count` positions of one random stream over the same logits."""
     rows = logits.expand(count, -1)
-    return sample(rows, [part(sampling, position=position) for position in range(count)])
+    return sample(ops, rows, [part(sampling, position=position) for position in range(count)])
 
 
 def flat_and_peaked() -> torch.Tensor:
@@ -30,19 +43,19 @@ def flat_and_peaked() -> torch.Tensor:
     return logits
 
 
-def test_greedy_takes_the_best() -> None:
+def test_greedy_takes_the_best(ops: Ops) -> None:
     """Temperature 0 takes the best token, whatever else is set."""
     logits = torch.randn(4, VOCAB, generator=torch.Generator().manual_seed(0))
     parts = [part(SamplingParams(temperature=0.0, top_p=0.1 * row, top_k=row)) for row in range(4)]
-    assert torch.equal(sample(logits, parts), logits.argmax(-1))
+    assert torch.equal(sample(ops, logits, parts), logits.argmax(-1))
 
 
 @pytest.mark.parametrize("temperature", [0.5, 1.0, 2.0])
-def test_frequencies_follow_the_softmax(temperature: float) -> None:
+def test_frequencies_follow_the_softmax(ops: Ops, temperature: float) -> None:
     """Over many draws the likely tokens come as often as the tempered softmax says."""
     logits = flat_and_peaked()
     count = 4000
-    tokens = draws(logits, SamplingParams(temperature=temperature), count)
+    tokens = draws(ops, logits, SamplingParams(temperature=temperature), count)
     share = (logits / temperature).softmax(-1)
     for token in (5, 17, 900):
         expected = float(share[token])
@@ -50,10 +63,10 @@ def test_frequencies_follow_the_softmax(temperature: float) -> None:
         assert abs(found - expected) < 4 * (expected * (1 - expected) / count) ** 0.5 + 1e-9
 
 
-def test_top_k_bounds_the_choice() -> None:
+def test_top_k_bounds_the_choice(ops: Ops) -> None:
     """Only the k best tokens are ever drawn, each of them sometimes, in the softmax's proportion."""
     logits = flat_and_peaked()
-    tokens = draws(logits, SamplingParams(temperature=1.0, top_k=3), 2000)
+    tokens = draws(ops, logits, SamplingParams(temperature=1.0, top_k=3), 2000)
     best = logits.topk(3).indices
     assert set(tokens.tolist()) == set(best.tolist())
     share = logits[best].softmax(-1)[0]
@@ -61,41 +74,41 @@ def test_top_k_bounds_the_choice() -> None:
 
 
 @pytest.mark.parametrize("top_p", [0.3, 0.9, 0.999])
-def test_top_p_keeps_the_smallest_set_that_reaches_it(top_p: float) -> None:
+def test_top_p_keeps_the_smallest_set_that_reaches_it(ops: Ops, top_p: float) -> None:
     """Drawn tokens lie in the nucleus, whether the best thousand tokens hold it or all must be sorted."""
     logits = flat_and_peaked() if top_p < 0.5 else torch.randn(VOCAB, generator=torch.Generator().manual_seed(4)) * 0.1
     share, order = logits.double().softmax(-1).sort(descending=True)
     size = int((share.cumsum(-1) < top_p).sum()) + 1
-    tokens = draws(logits, SamplingParams(temperature=1.0, top_p=top_p), 1500)
+    tokens = draws(ops, logits, SamplingParams(temperature=1.0, top_p=top_p), 1500)
     assert set(tokens.tolist()) <= set(order[:size].tolist())
     assert len(set(tokens.tolist())) > min(size, 1000) / 3
 
 
-def test_top_p_zero_is_greedy() -> None:
+def test_top_p_zero_is_greedy(ops: Ops) -> None:
     """A nucleus of nothing still has the best token."""
     logits = flat_and_peaked()
-    assert set(draws(logits, SamplingParams(temperature=1.0, top_p=0.0), 50).tolist()) == {int(logits.argmax())}
+    assert set(draws(ops, logits, SamplingParams(temperature=1.0, top_p=0.0), 50).tolist()) == {int(logits.argmax())}
 
 
-def test_top_k_and_top_p_together() -> None:
+def test_top_k_and_top_p_together(ops: Ops) -> None:
     """The nucleus is cut out of the k best tokens' own distribution."""
     logits = torch.full((VOCAB,), -20.0)
     logits[:4] = torch.tensor([0.4, 0.3, 0.2, 0.1]).log()
-    tokens = draws(logits, SamplingParams(temperature=1.0, top_k=2, top_p=0.5), 200)
+    tokens = draws(ops, logits, SamplingParams(temperature=1.0, top_k=2, top_p=0.5), 200)
     assert set(tokens.tolist()) == {0}  # 0.4 / 0.7 reaches a half; of all four it would not
 
 
-def test_same_key_and_position_repeat() -> None:
+def test_same_key_and_position_repeat(ops: Ops) -> None:
     """A seed repeats its tokens; another seed and another position give others."""
     logits = torch.zeros(1, VOCAB)
     free = SamplingParams(temperature=1.0)
-    first = sample(logits, [part(free, position=3, key=11)])
-    assert torch.equal(sample(logits, [part(free, position=3, key=11)]), first)
-    assert not torch.equal(sample(logits, [part(free, position=4, key=11)]), first)
-    assert not torch.equal(sample(logits, [part(free, position=3, key=12)]), first)
+    first = sample(ops, logits, [part(free, position=3, key=11)])
+    assert torch.equal(sample(ops, logits, [part(free, position=3, key=11)]), first)
+    assert not torch.equal(sample(ops, logits, [part(free, position=4, key=11)]), first)
+    assert not torch.equal(sample(ops, logits, [part(free, position=3, key=12)]), first)
 
 
-def test_batch_mates_change_nothing() -> None:
+def test_batch_mates_change_nothing(ops: Ops) -> None:
     """Each row of a mixed batch draws what it draws alone, also where many logits are equal."""
     num_rows = 66  # more of each kind than are drawn at once
     logits = torch.randn(num_rows, VOCAB, generator=torch.Generator().manual_seed(5)).bfloat16()
@@ -108,24 +121,24 @@ def test_batch_mates_change_nothing() -> None:
         SamplingParams(temperature=9.0, top_p=0.99),
     ]
     parts = [part(options[row % len(options)], position=row, key=row * row) for row in range(num_rows)]
-    together = sample(logits, parts)
+    together = sample(ops, logits, parts)
     for row in range(num_rows):
-        assert int(sample(logits[row : row + 1], parts[row : row + 1])) == int(together[row])
+        assert int(sample(ops, logits[row : row + 1], parts[row : row + 1])) == int(together[row])
 
 
-def test_logits_stay_as_they_are() -> None:
+def test_logits_stay_as_they_are(ops: Ops) -> None:
     """Sampling leaves the logits to whoever reads them after it, such as the log-probabilities."""
     logits = flat_and_peaked()[None].repeat(3, 1)
     before = logits.clone()
-    sample(logits, [part(SamplingParams(top_p=0.5)), part(SamplingParams(top_k=4)), part(SamplingParams())])
+    sample(ops, logits, [part(SamplingParams(top_p=0.5)), part(SamplingParams(top_k=4)), part(SamplingParams())])
     assert torch.equal(logits, before)
 
 
 @pytest.mark.parametrize("temperature", [1e-30, 1e-5, 1e30])
-def test_extreme_temperatures_stay_in_range(temperature: float) -> None:
+def test_extreme_temperatures_stay_in_range(ops: Ops, temperature: float) -> None:
     """A tiny temperature is greedy and a huge one uniform; neither overflows."""
     logits = flat_and_peaked()
-    tokens = draws(logits, SamplingParams(temperature=temperature), 100)
+    tokens = draws(ops, logits, SamplingParams(temperature=temperature), 100)
     assert int(tokens.min()) >= 0 and int(tokens.max()) < VOCAB
     assert len(set(tokens.tolist())) == 1 if temperature < 1 else len(set(tokens.tolist())) > 60
 
