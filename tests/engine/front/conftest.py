@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from tokenizers import Tokenizer
 
+from tests.engine.front.dispatching import Front
 from tests.engine.front.process import WorkerProcess
 from tests.engine.tiny_model import make_tiny_model
 
@@ -96,3 +97,18 @@ def tokenize(tiny_model: Path) -> Tokenize:
     """Encode text as the tiny model does."""
     tokenizer = Tokenizer.from_file(str(tiny_model / "tokenizer.json"))
     return lambda text: list(tokenizer.encode(text, add_special_tokens=False).ids)
+
+
+@pytest.fixture(scope="module")
+def front(tiny_model: Path, run: Run) -> Iterator[Front]:
+    """One front without gRPC and core for all stories of a module."""
+    with short_folder() as folder:
+        made = Front(tiny_model, folder)
+
+        async def start() -> None:
+            made.journal.start()
+
+        run(start())
+        yield made
+        made.journal.close()
+        made.meter.close()
