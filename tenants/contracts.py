@@ -512,6 +512,88 @@ class SeriesBucket(msgspec.Struct, frozen=True, kw_only=True):
     counters: SeriesCounters  # at its end
 
 
+class TenantPoint(msgspec.Struct, frozen=True, kw_only=True):
+    """One tenant in one step of time, on all workers: means and peaks of what it held, and what it gained within."""
+
+    at: datetime  # when the step begins
+    weight: float
+    kv_bytes: float
+    kv_cached_bytes: float
+    kv_borrowed_bytes: float
+    kv_peak_bytes: int  # each worker's highest, together
+    running: float
+    queued: float
+    oldest_wait_seconds: float
+    above_soft_seconds: float
+    service: float
+    output_tokens: int
+    num_preemptions: int
+    recomputed_tokens: int
+
+
+class TenantSeries(msgspec.Struct, frozen=True, kw_only=True):
+    """One tenant over time; steps in which it was idle have no point."""
+
+    tenant_id: str
+    points: tuple[TenantPoint, ...]
+
+
+class PressurePoint(msgspec.Struct, frozen=True, kw_only=True):
+    """How short one worker's memory was in one step of time."""
+
+    at: datetime
+    score: float
+    score_peak: float
+    use: float
+    borrowed: float
+    wait: float
+    swap: float
+    pool_use: float
+
+
+class PressureSeries(msgspec.Struct, frozen=True, kw_only=True):
+    """One worker over time; steps in which it was not heard have no point."""
+
+    worker_id: str
+    points: tuple[PressurePoint, ...]
+
+
+class ServicePoint(msgspec.Struct, frozen=True, kw_only=True):
+    """The service that one tenant had in one step of time. `share`: by its weight."""
+
+    at: datetime
+    service: float
+    share: float
+
+
+class TenantService(msgspec.Struct, frozen=True, kw_only=True):
+    """The service that one tenant had. `waited`: it had requests in its queue."""
+
+    tenant_id: str
+    service: float
+    weight: float
+    share: float
+    waited: bool
+    points: tuple[ServicePoint, ...]
+
+
+class FairnessPoint(msgspec.Struct, frozen=True, kw_only=True):
+    """Jain's index over the tenants that were served or waited in one step of time; None: nothing was shared out."""
+
+    at: datetime
+    jain: float | None
+    num_tenants: int
+
+
+class FairnessView(msgspec.Struct, frozen=True, kw_only=True):
+    """How even service was, over all the time and step by step."""
+
+    jain: float | None
+    num_tenants: int
+    points: tuple[FairnessPoint, ...]
+    tenants: tuple[TenantService, ...]
+
+
 # Hints that the live websocket carries: {"type": "hint", "kind": ..., "seq": n, ...}; `seq` rises by one per socket
 # group and a client that sees a gap refetches.
 #   kind "stats":   {"workers": [WorkerStats, ...]}

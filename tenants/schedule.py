@@ -19,6 +19,8 @@ CELERY_BEAT_SCHEDULE: dict[str, Entry] = {
     "expire-keys": _every(60.0, "expire_keys"),
     "end-boosts": _every(60.0, "end_boosts"),
     "note-last-use": _every(300.0, "note_last_use"),
+    "roll-up-series": _every(300.0, "roll_up_series"),
+    "sweep-series": _every(3600.0, "sweep_series"),
     "sweep-outbox": _every(3600.0, "sweep_outbox"),
     "sweep-sessions": _every(6 * 3600.0, "sweep_sessions"),
 }

@@ -4,7 +4,7 @@ import structlog
 from celery import shared_task
 from django.core.management import call_command
 
-from tenants.services import boosts, upkeep
+from tenants.services import boosts, series, upkeep
 
 log = structlog.get_logger(__name__)
 
@@ -34,9 +34,21 @@ def note_last_use() -> int:
 
 
 @shared_task
+def roll_up_series() -> int:
+    """Turn samples older than a day into coarser ones; returns how many went."""
+    return series.roll_up()
+
+
+@shared_task
+def sweep_series() -> int:
+    """Delete samples that are older than they are kept; returns how many went."""
+    return series.sweep()
+
+
+@shared_task
 def sweep_outbox() -> int:
-    """Delete old outbox rows and acks; returns how many rows went."""
-    return upkeep.sweep_outbox() + upkeep.sweep_acks()
+    """Delete old outbox rows, acks and versions; returns how many rows went."""
+    return upkeep.sweep_outbox() + upkeep.sweep_acks() + upkeep.sweep_versions()
 
 
 @shared_task

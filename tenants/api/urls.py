@@ -13,6 +13,7 @@ from tenants.api.views import (
     prefixes,
     projects,
     records,
+    series,
     share_groups,
     tenants,
 )
@@ -50,6 +51,10 @@ v1: list[URLPattern | URLResolver] = [
     path("guarantees/", policy.Guarantees.as_view()),
     path("usage/", records.UsageList.as_view()),
     path("audit/", records.Audit.as_view()),
+    path("series/tenants/", series.TenantSeriesRead.as_view()),
+    path("series/pressure/", series.PressureSeriesRead.as_view()),
+    path("interference/", series.InterferenceRead.as_view()),
+    path("fairness/", series.FairnessRead.as_view()),
     path("workers/", records.WorkerList.as_view()),
     path("users/", members.UserList.as_view()),
     path("management-keys/", management_keys.OperatorKeyList.as_view()),
