@@ -7,7 +7,6 @@ StopFrame or SIGTERM, 2 for settings that cannot be served with, 1 when a step f
 """
 
 import argparse
-import ctypes
 import gc
 import json
 import logging
@@ -27,14 +26,16 @@ from engine.loop import EngineLoop
 from engine.mailbox import FrameMailbox
 from engine.memory.manager import KVMemory
 from engine.model.folder import ModelFolder, resolve_model
+from engine.process import die_with_parent
 from engine.scheduler.plan import Scheduler
 from engine.scheduler.sizing import Limits
 from engine.step import CacheShape, Runner
+from engine.trace.recorder import Recorder, open_recorder
+from engine.trace.records import Machine
 
 if TYPE_CHECKING:
     from engine.model.runner import ModelRunner
 
-_PR_SET_PDEATHSIG = 1
 _CONNECT_MS = 10_000
 _LINGER_MS = 1000  # at exit, for what is still on its way to the front
 _RECORD_FIELDS = frozenset(logging.makeLogRecord({}).__dict__) | {"message", "asctime"}
@@ -76,6 +77,7 @@ def run(config: EngineConfig, endpoint: str) -> None:
 
     runner = ModelRunner(config, folder)
     scheduler = make_scheduler(config, folder, runner, kv_format=runner.dtype)
+    recorder = record(config, folder, runner, scheduler)
     context = zmq.Context()
     socket = context.socket(zmq.PAIR)
     try:
@@ -89,8 +91,26 @@ def run(config: EngineConfig, endpoint: str) -> None:
         loop.run()
         log.info("core_stopped", extra={"step": scheduler.step})
     finally:
+        if recorder is not None:
+            recorder.close()
         socket.close(linger=_LINGER_MS)
         context.term()
+
+
+def record(config: EngineConfig, folder: ModelFolder, runner: Runner, scheduler: Scheduler) -> Recorder | None:
+    """Let the trace be kept of what the scheduler does; None where there is none."""
+    shape = runner.shape
+    machine = Machine(
+        num_blocks=shape.num_blocks,
+        block_size=shape.block_size,
+        block_bytes=shape.block_bytes,
+        max_rows=shape.max_rows,
+        max_context=model_limits(folder, shape).max_context,
+        max_batched_tokens=config.max_batched_tokens,
+    )
+    recorder = open_recorder(config.state_dir, config.trace_bytes, machine, scheduler.step_time)
+    scheduler.roster.watcher = recorder
+    return recorder
 
 
 def make_scheduler(config: EngineConfig, folder: ModelFolder, runner: Runner, *, kv_format: str = "auto") -> Scheduler:
@@ -111,19 +131,20 @@ def make_scheduler(config: EngineConfig, folder: ModelFolder, runner: Runner, *,
     )
 
 
+def model_limits(folder: ModelFolder, shape: CacheShape) -> Limits:
+    """Return what model and pool allow to anyone."""
+    return Limits(
+        vocab_size=folder.vocab_size,
+        max_context=min(folder.max_context_tokens, shape.max_columns * shape.block_size),
+        num_blocks=shape.num_blocks,
+        block_size=shape.block_size,
+        block_bytes=shape.block_bytes,
+    )
+
+
 def plans_ahead(config: EngineConfig, runner: Runner) -> bool:
     """Say whether a step is planned while the one before it runs: ENGINE_OVERLAP, or where the runner can use it."""
     return runner.runs_ahead if config.overlap == "auto" else config.overlap == "on"
-
-
-def die_with_parent() -> None:
-    """Let the kernel kill this process when its parent is gone, however it went; exit if it is gone already."""
-    parent = os.getppid()
-    libc = ctypes.CDLL(None, use_errno=True)
-    if libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0) != 0:
-        raise OSError(ctypes.get_errno(), "prctl(PR_SET_PDEATHSIG)")
-    if os.getppid() != parent:
-        sys.exit(1)
 
 
 def start_logging() -> None:

@@ -34,6 +34,7 @@ from engine.scheduler.room import make_room
 from engine.scheduler.roster import Roster
 from engine.scheduler.sequence import SequenceState
 from engine.scheduler.sizing import Limits
+from engine.scheduler.step_time import StepTimeModel
 from engine.scheduler.targets import EVERY_STEPS, INTER_TOKEN_SECONDS, MIN_CHUNK_TOKENS
 from engine.scheduler.tenant import Tenant
 from engine.step import SequenceStep, StepPlan, StepResult, placeholder
@@ -83,6 +84,11 @@ class Scheduler:
     def prefix_tokens(self) -> tuple[int, int]:
         """Prompt tokens of all admitted requests so far, and how many of them were cached."""
         return self._admission.asked_tokens, self._admission.found_tokens
+
+    @property
+    def step_time(self) -> StepTimeModel:
+        """What is known of how long steps take."""
+        return self._chunks.model
 
     @property
     def share_groups(self) -> list[ShareGroup]:

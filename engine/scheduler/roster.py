@@ -23,6 +23,7 @@ from engine.scheduler.searching import gather, report_end
 from engine.scheduler.sequence import SequenceGroup, SequenceState, State
 from engine.scheduler.tenant import Tenant
 from engine.scheduler.timers import Timers
+from engine.scheduler.watcher import RequestWatcher
 
 _STREAM = 0x9E3779B97F4A7C15  # distance of the random streams of a request's outputs
 _KEY_MASK = (1 << 64) - 1
@@ -52,6 +53,7 @@ class Roster:
         self.prefills = Prefills(memory.shape.block_size, budget)
         self.interference = Interference(self._is_here)
         self.pressure = PressureGauge(memory)
+        self.watcher: RequestWatcher | None = None  # who is told of each request's turns
         self._events: list[RequestOutput] = []
         self._next_number = 0
         self._next_fork = -1  # id of the next output that forks; requests have positive ids
@@ -76,6 +78,8 @@ class Roster:
         if request.beams is not None:
             state.beams = BeamGroup(state, self.memory.shape.block_size)
         self.sequences[sequence] = state
+        if self.watcher is not None:
+            self.watcher.submitted(state)
         self._hold(state)
         self.timers.set(state, request.deadline)
         return state
@@ -115,6 +119,8 @@ class Roster:
         if not sequence.admitted:
             sequence.admitted = True
             sequence.queue_seconds = max(0.0, now - sequence.request.arrived_at)
+            if self.watcher is not None:
+                self.watcher.started(sequence, now)
             if sequence.request.n > 1 and sequence.beams is None:
                 self._fan_out(sequence)
         if sequence.group is not None and table.meter is None:
@@ -163,6 +169,8 @@ class Roster:
             return
         if sequence.generated:
             sequence.tenant.lengths.observe(sequence.generated, complete=reason is FinishReason.STOP)
+        if self.watcher is not None:
+            self.watcher.ended(sequence, reason, now)
         self._end(sequence, now)
         if not sequence.admitted:  # nor have its other outputs begun
             for index in range(1, sequence.request.n):
@@ -187,6 +195,8 @@ class Roster:
 
     def refuse(self, sequence: SequenceState, refusal: Refusal, now: float) -> None:
         """End a request that never ran and report why."""
+        if self.watcher is not None:
+            self.watcher.ended(sequence, None, now)
         self._end(sequence, now)
         self._events.append(RequestOutput(sequence=sequence.id, refusal=refusal))
 
@@ -260,6 +270,8 @@ class Roster:
         if found:
             leader.tenant.lengths.observe(len(found[0].token_ids), complete=found[0].stopped)
         gather(self, group, now)
+        if self.watcher is not None:
+            self.watcher.ended(leader, reason, now)
         self._end(leader, now)
         report_end(self, group, found, reason, message)
 

@@ -1,0 +1,33 @@
+"""What a child process of the front asks of the kernel."""
+
+import contextlib
+import ctypes
+import os
+import signal
+import sys
+from pathlib import Path
+
+_PR_SET_PDEATHSIG = 1
+_LOWEST = 19
+
+
+def die_with_parent() -> None:
+    """Let the kernel kill this process when its parent is gone, however it went; exit if it is gone already."""
+    parent = os.getppid()
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0) != 0:
+        raise OSError(ctypes.get_errno(), "prctl(PR_SET_PDEATHSIG)")
+    if os.getppid() != parent:
+        sys.exit(1)
+
+
+def give_way() -> None:
+    """Run only where nobody else wants to: lowest priority, and the kernel's idle class where it may be chosen.
+
+    Priorities count within a session's group of processes where the kernel groups them so; then the group gives way.
+    """
+    os.nice(_LOWEST)
+    with contextlib.suppress(OSError, AttributeError):  # not Linux, or forbidden here: the lowest priority has to do
+        os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
+    with contextlib.suppress(OSError):
+        Path("/proc/self/autogroup").write_text(str(_LOWEST))

@@ -1,0 +1,184 @@
+"""Both replays of one story, side by side in two processes, each of one thread.
+
+A replay goes from mark to mark in time. When the answer is due, one that is late stops at the last mark that it has
+reached, and both are told as they stood at the last mark that both have reached: the two are always of the same
+stretch.
+"""
+
+import os
+import time
+import traceback
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import msgspec
+
+from engine.ipc import PolicyTenant
+from engine.policy import TenantPolicy
+from engine.process import die_with_parent
+from engine.replay.extent import choose
+from engine.replay.script import Part, render
+from engine.replay.simulation import Setting, Simulation
+from engine.replay.story import Story, TraceProblem, read_story
+from engine.replay.task import Outcome, Report, Task
+from engine.request import Priority, TenantId
+
+MOST_BLOCKS = 250_000  # of the trace that are read
+_MARKS = 24
+_LEAST_MARKS = 8  # before a replay is late: less would say little
+_SAMPLE_BLOCKS = 1_500  # replayed to see how fast this process is
+_STARVED = 0.6  # of a core: the machine is busy, so a late answer of more is better than a prompt one of little
+_CAUTION = 1.6  # a full pool costs more than an empty one, and the sample's is empty
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode = msgspec.msgpack.Decoder(list[tuple[int, Outcome]]).decode
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Deadline:
+    """When the answer is due, and when it must come; `time.monotonic` seconds."""
+
+    due: float
+    latest: float
+
+    def is_late(self, marks: int) -> bool:
+        """Say whether a replay that has come so far should stop."""
+        now = time.monotonic()
+        return now >= self.latest or (now >= self.due and marks >= _LEAST_MARKS)
+
+
+def answer(task: Task, began: float) -> Report:
+    """Do what the front asks. `began`: `time.monotonic` when it did."""
+    since = task.now - task.seconds if task.seconds else 0.0
+    try:
+        story = read_story(Path(task.trace), since, MOST_BLOCKS)
+    except TraceProblem as problem:
+        return Report(problem=str(problem))
+    in_force = {policy.tenant: _policy(policy) for policy in task.tenants}
+    proposed = in_force | {policy.tenant: _policy(policy) for policy in task.proposed}
+    deadline = Deadline(due=began + task.answer_seconds, latest=began + task.patience_seconds)
+    setting, parts = _cast(story, task, list(in_force.values()), deadline)
+    first = parts[0].call.at
+    marks = [first + (task.now - first) * (number + 1) / _MARKS for number in range(_MARKS)]
+    names = {policy.tenant for policy in task.proposed}
+    replays = [_Replay(setting, list(policies.values()), parts, marks, names) for policies in (in_force, proposed)]
+    before, after = _side_by_side([partial(replay.run, deadline) for replay in replays])
+    mark = max(before.keys() & after.keys(), default=None)
+    if mark is None:
+        return Report(problem="The machine is too busy to replay anything in time. Try again later.")
+    until = marks[mark]
+    played = [part.call for part in parts if part.call.at <= until]
+    return Report(
+        seconds=until - first,
+        num_events=sum(call.num_blocks(setting.machine.block_size) for call in played),
+        before=before[mark],
+        after=after[mark],
+    )
+
+
+def _cast(story: Story, task: Task, policies: list[TenantPolicy], deadline: Deadline) -> tuple[Setting, list[Part]]:
+    """Choose what is replayed, in which grain, and put it into coarse tokens."""
+    size = story.machine.block_size
+    heads = frozenset(
+        (call.group, tuple(call.symbols[: call.num_head])) for call in story.calls if call.num_head and call.group
+    )
+
+    def setting(grain: int) -> Setting:
+        return Setting(story.machine, story.weights, task.groups, grain, story.num_symbols, heads)
+
+    sample: list[Part] = []
+    num_blocks = 0
+    for call in story.calls:
+        sample.append(render(call, size, size))
+        num_blocks += call.num_blocks(size)
+        if num_blocks >= _SAMPLE_BLOCKS:
+            break
+    began, used = time.monotonic(), time.process_time()
+    Simulation(setting(size), policies, sample).run(sample[-1].call.at + 60.0)
+    now, used = time.monotonic(), time.process_time() - used
+    is_starved = used < _STARVED * (now - began)
+    rate = num_blocks / max(1e-6, now - began) / _CAUTION
+    end = deadline.latest if is_starved else deadline.due
+    first, grain = choose(story.calls, size, rate * max(0.2, end - now))
+    return setting(grain), [render(call, size, grain) for call in story.calls[first:]]
+
+
+class _Replay:
+    """One of the two."""
+
+    def __init__(
+        self,
+        setting: Setting,
+        policies: list[TenantPolicy],
+        parts: list[Part],
+        marks: list[float],
+        names: Iterable[str],
+    ) -> None:
+        self._simulation = Simulation(setting, policies, parts)
+        self._marks = marks
+        self._names = frozenset(names)
+
+    def run(self, deadline: Deadline) -> list[tuple[int, Outcome]]:
+        """Return the outcome at each mark that was reached, the first ones left out."""
+        outcomes: list[tuple[int, Outcome]] = []
+        for number, moment in enumerate(self._marks):
+            self._simulation.run(moment)
+            if number + 1 >= _LEAST_MARKS or deadline.is_late(number + 1):
+                outcomes.append((number, self._simulation.outcome(self._names)))
+            if deadline.is_late(number + 1):
+                break
+        return outcomes
+
+
+def _side_by_side(
+    tasks: list[Callable[[], list[tuple[int, Outcome]]]],
+) -> list[dict[int, Outcome]]:
+    """Run each in a child process that ends with this one; return what they return."""
+    pipes = []
+    for task in tasks:
+        source, sink = os.pipe()
+        child = os.fork()
+        if child == 0:
+            _be_child(task, sink)
+        os.close(sink)
+        pipes.append((child, source))
+    results = []
+    for child, source in pipes:
+        with os.fdopen(source, "rb") as stream:
+            data = stream.read()
+        _, status = os.waitpid(child, 0)
+        if status:
+            raise RuntimeError(f"a replay ended with status {os.waitstatus_to_exitcode(status)}")
+        results.append(dict(_decode(data)))
+    return results
+
+
+def _be_child(task: Callable[[], list[tuple[int, Outcome]]], sink: int) -> None:
+    """Do one task and leave, past everything that belongs to the parent."""
+    status = 1
+    try:
+        die_with_parent()
+        with os.fdopen(sink, "wb") as stream:
+            stream.write(_encode(task()))
+        status = 0
+    finally:
+        if status:
+            traceback.print_exc()
+        os._exit(status)
+
+
+def _policy(policy: PolicyTenant) -> TenantPolicy:
+    return TenantPolicy(
+        tenant=TenantId(policy.tenant),
+        weight=policy.weight,
+        kv_soft_bytes=policy.kv_soft_bytes,
+        kv_hard_bytes=policy.kv_hard_bytes,
+        max_running=policy.max_running,
+        max_queued=policy.max_queued,
+        max_context_tokens=policy.max_context_tokens,
+        max_output_tokens=policy.max_output_tokens,
+        priority=Priority(policy.priority),
+        share_groups=tuple(policy.share_groups),
+    )

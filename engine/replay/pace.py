@@ -1,0 +1,90 @@
+"""How long a coarse step takes on the machine that the trace is of.
+
+A coarse step with decodes stands for `grain` steps of the machine, in each of which every decode gets one token and the
+prefills a chunk; one without decodes for as many steps as its prompts fill. Seconds are those of the worker's own
+step-time model (engine/scheduler/step_time.py), which is linear in what a step computes:
+
+    seconds = steps · (w0 + w1 · decodes + w2 · context) + w3 · chunk tokens + w4 · chunk pairs
+"""
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from engine.replay.story import Weights
+from engine.scheduler.chunks import ChunkBudget
+from engine.scheduler.step_time import StepTimeModel, StepWork, chunk_pairs
+from engine.step import SequenceStep
+
+GUESS: Weights = (0.005, 0.0005, 1e-8, 0.0002, 1e-9)  # of a machine that has not told how fast it is
+
+
+class CoarseStep(NamedTuple):
+    """One coarse step's time."""
+
+    seconds: float
+    num_steps: int  # of the machine, in it
+    observed: float  # seconds of one of them, in the terms of coarse work: what the scheduler's own model learns from
+    first_tokens: dict[int, float]  # seconds until each sequence's first token, for those that finish their prompt
+
+
+class Pace:
+    """Tells the time of coarse steps."""
+
+    def __init__(self, weights: Weights | None, grain: int, max_batched_tokens: int) -> None:
+        self._weights = weights or GUESS
+        self._grain = grain
+        self._budget = max_batched_tokens
+        self._chunks = ChunkBudget(minimum=1, maximum=max_batched_tokens, model=_Known(self._weights))
+
+    def step(self, parts: Iterable[SequenceStep], target_seconds: float) -> CoarseStep:
+        """Return the time of a step, decodes first. `target_seconds`: between tokens of the strictest decode."""
+        grain, (base, decode, context, token, pair) = self._grain, self._weights
+        num_decodes = num_context = num_tokens = num_pairs = 0
+        ends: list[tuple[int, int, int]] = []  # sequence, chunk tokens and pairs up to its prompt's end
+        for part in parts:
+            count = len(part.token_ids)
+            if count == 1 and part.position and part.sampling is not None:
+                num_decodes += 1
+                num_context += part.start + 1
+                continue
+            num_tokens += count
+            num_pairs += chunk_pairs(part.start, count)
+            if part.sampling is not None:
+                ends.append((part.sequence, num_tokens, num_pairs))
+        each = base + decode * num_decodes + context * grain * num_context
+        observed = each + token * num_tokens + pair * grain * num_pairs
+        allowed = self._budget
+        if num_decodes and num_tokens:
+            free = max(1, self._budget - num_decodes)
+            allowed = min(free, self._chunks.tokens(num_decodes, grain * num_context, target_seconds))
+            allowed = max(allowed, num_tokens)
+        num_steps = grain if num_decodes else -(-num_tokens * grain // allowed)
+        first_tokens = {
+            sequence: -(-tokens * grain // allowed) * each + grain * token * tokens + grain * grain * pair * pairs
+            for sequence, tokens, pairs in ends
+        }
+        seconds = num_steps * each + grain * token * num_tokens + grain * grain * pair * num_pairs
+        return CoarseStep(seconds, num_steps, observed, first_tokens)
+
+
+class _Known(StepTimeModel):
+    """A step-time model that is given, not learned."""
+
+    __slots__ = ("_given",)
+
+    def __init__(self, weights: Weights) -> None:
+        super().__init__()
+        self._given = weights
+        self.num_observed = 1
+        self.spread = 0.1
+
+    @property
+    def weights(self) -> tuple[float, ...]:
+        """The given ones."""
+        return self._given
+
+    def predict(self, work: StepWork) -> float:
+        """Return the seconds of a step."""
+        base, decode, context, token, pair = self._given
+        num_decodes, num_context, num_tokens, num_pairs = work
+        return base + decode * num_decodes + context * num_context + token * num_tokens + pair * num_pairs

@@ -1,0 +1,313 @@
+"""One replay: the real scheduler and the real memory, a clock that is only counted, and nothing that computes.
+
+    calls by arrival ─▶ Scheduler.plan() ─▶ Pace: how long it would take ─▶ Scheduler.commit() ─▶ tallies
+
+What an output says, and when it ends, is what it said in the trace, as far as the limits of this replay let it.
+"""
+
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from engine.memory.eviction.base import BlockKey
+from engine.memory.eviction.guard import GuardedOrder
+from engine.memory.eviction.reuse import ReuseWeighted
+from engine.memory.manager import KVMemory
+from engine.policy import PolicyUpdate, SharedPrefix, ShareGroup, TenantPolicy
+from engine.replay.lengths import CoarseLengths
+from engine.replay.pace import Pace
+from engine.replay.script import END, Part, coarse_output
+from engine.replay.story import Call, Weights
+from engine.replay.tally import Tally
+from engine.replay.task import Figures, GroupLimits, Outcome
+from engine.request import GenerationRequest, Priority, RequestId, SamplingParams, SequenceId, TenantId
+from engine.scheduler.outputs import Refusal, RequestOutput
+from engine.scheduler.plan import Scheduler
+from engine.scheduler.sizing import Limits, size
+from engine.scheduler.targets import INTER_TOKEN_SECONDS
+from engine.step import CacheShape, SequenceStep, StepPlan, StepResult
+from engine.trace.records import Machine
+
+_ANY = 1 << 40  # more tokens than there are
+_SAMPLING = frozenset({END})
+
+
+class Setting(NamedTuple):
+    """What a replay is made of, whatever the limits."""
+
+    machine: Machine
+    weights: Weights | None
+    groups: Sequence[GroupLimits]
+    grain: int
+    num_symbols: int
+    heads: frozenset[tuple[str, tuple[int, ...]]]  # share group and symbols of each registered prefix that was used
+
+
+class CountingOrder(GuardedOrder):
+    """The eviction order of an account, which counts what was given up."""
+
+    def __init__(self) -> None:
+        super().__init__(ReuseWeighted())
+        self.num_evicted = 0
+
+    def evicted(self, key: BlockKey, hits: int) -> None:
+        """Note that a block was given up."""
+        self.num_evicted += 1
+        super().evicted(key, hits)
+
+
+class Simulation:
+    """A worker that only counts, under the policies given; time starts at the first arrival it is fed."""
+
+    def __init__(self, setting: Setting, policies: Iterable[TenantPolicy], parts: Sequence[Part]) -> None:
+        machine, grain = setting.machine, setting.grain
+        self.now = self._began = parts[0].call.at if parts else 0.0
+        self._grain = grain
+        self._block_bytes = machine.block_bytes
+        self._policies = {policy.tenant: policy for policy in policies}
+        self._limits = _limits(machine, 1, setting.num_symbols)
+        limits = _limits(machine, grain, setting.num_symbols)
+        shape = CacheShape(
+            num_blocks=machine.num_blocks,
+            block_size=limits.block_size,
+            block_bytes=machine.block_bytes,
+            max_rows=machine.max_rows,
+            max_columns=machine.num_blocks,
+        )
+        self._memory = KVMemory(shape, make_order=CountingOrder)
+        self._scheduler = Scheduler(
+            self._memory, limits, max_batched_tokens=machine.max_batched_tokens, clock=lambda: self.now
+        )
+        self._pace = Pace(setting.weights, grain, machine.max_batched_tokens)
+        self._parts = parts
+        self._next = 0  # of the parts to come
+        self._leaving: list[tuple[float, int]] = []  # when clients give up, latest first
+        self._granted_tokens: dict[int, int] = {}  # of requests that have not ended, in the model's tokens
+        self._waiting: dict[int, float] = {}  # requests without a first token, and the seconds that the grain adds
+        self._last_step = (self.now, 0.0)  # when it began, seconds of one machine step in it
+        self._pressure_seconds = 0.0
+        self._tallies: dict[str, Tally] = {}
+        self._apply(setting)
+
+    def run(self, until: float) -> None:
+        """Go on until a moment, at which what is unfinished stays so."""
+        scheduler = self._scheduler
+        while self.now < until:
+            self._feed()
+            plan = scheduler.plan()
+            if plan is not None:
+                self._step(plan)
+                continue
+            self._take(scheduler.take_outputs())
+            moments = [until]
+            if self._next < len(self._parts):
+                moments.append(self._parts[self._next].call.at)
+            if self._leaving:
+                moments.append(self._leaving[-1][0])
+            timer = scheduler.next_timer()
+            if timer is not None:
+                moments.append(timer)
+            self._pass(max(self.now, min(moments)) - self.now)
+
+    def outcome(self, names: Iterable[str] = ()) -> Outcome:
+        """Return what came of it so far, for each tenant that has asked for anything and for those named."""
+        tenants = {name: self._figures(name) for name in {*self._tallies, *names}}
+        asked = sum(figures.prompt_tokens for figures in tenants.values())
+        cached = sum(figures.cached_tokens for figures in tenants.values())
+        seconds = self.now - self._began
+        return Outcome(
+            hit_rate=cached / asked if asked else 0.0,
+            pressure=self._pressure_seconds / seconds if seconds > 0 else 0.0,
+            tenants=tenants,
+        )
+
+    # ------------------------------------------------------------ what comes in
+
+    def _apply(self, setting: Setting) -> None:
+        """Put policies and share groups in force."""
+        groups = []
+        for group in setting.groups:
+            heads = sorted(symbols for name, symbols in setting.heads if name == group.name)
+            namespace = f"group {group.name}".encode()
+            width = setting.machine.block_size // self._grain
+            prefixes = tuple(
+                SharedPrefix(
+                    group=group.name,
+                    namespace=namespace,
+                    token_ids=tuple(symbol for symbol in symbols for _ in range(width)),
+                )
+                for symbols in heads
+            )
+            groups.append(
+                ShareGroup(
+                    name=group.name,
+                    kv_soft_bytes=group.kv_soft_bytes,
+                    kv_hard_bytes=group.kv_hard_bytes,
+                    prefixes=prefixes,
+                )
+            )
+        self._scheduler.apply(
+            PolicyUpdate(
+                version=1,
+                epoch=0,
+                snapshot=True,
+                tenants=tuple(_unlimited(policy) for policy in self._policies.values()),
+                share_groups=tuple(groups),
+            )
+        )
+        for tenant in self._scheduler.roster.tenants.values():
+            tenant.lengths = CoarseLengths(self._grain)
+
+    def _feed(self) -> None:
+        """Submit what has come by now, and let go who has left."""
+        while self._next < len(self._parts) and self._parts[self._next].call.at <= self.now:
+            self._submit(self._next, self._parts[self._next])
+            self._next += 1
+        while self._leaving and self._leaving[-1][0] <= self.now:
+            _, number = self._leaving.pop()
+            if number in self._waiting:
+                self._scheduler.cancel([SequenceId(number)])
+
+    def _submit(self, number: int, part: Part) -> None:
+        call = part.call
+        tally = self._tallies.get(call.tenant)
+        if tally is None:
+            tally = self._tallies[call.tenant] = Tally()
+        tally.num_requests += 1
+        granted = self._granted(call)
+        if granted is None:
+            tally.num_refused += 1
+            return
+        self._waiting[number] = self._grain_wait(call.at)
+        self._granted_tokens[number] = granted
+        self._scheduler.submit(
+            SequenceId(number),
+            GenerationRequest(
+                request_id=RequestId(str(number)),
+                tenant=TenantId(call.tenant),
+                namespace=f"tenant {call.tenant}".encode(),
+                prompt=part.prompt,
+                sampling=SamplingParams(
+                    max_tokens=coarse_output(call.num_prompt, granted, self._grain), stop_token_ids=_SAMPLING
+                ),
+                priority=Priority(call.priority),
+                deadline=call.at + call.deadline_seconds if call.deadline_seconds else 0.0,
+                arrived_at=call.at,
+                n=call.num_outputs,
+            ),
+        )
+        if call.gave_up_after is not None:
+            self._leaving.append((call.at + call.gave_up_after, number))
+            self._leaving.sort(reverse=True)
+
+    def _granted(self, call: Call) -> int | None:
+        """Return the tokens that a request may generate, or None where it could never be served."""
+        policy = self._policies.get(TenantId(call.tenant))
+        if policy is None:
+            return None
+        request = GenerationRequest(
+            request_id=RequestId(""),
+            tenant=TenantId(call.tenant),
+            namespace=b"",
+            prompt=range(call.num_prompt),
+            sampling=SamplingParams(max_tokens=call.max_tokens),
+        )
+        granted = size(request, policy, self._limits)
+        return None if isinstance(granted, Refusal) else granted
+
+    def _grain_wait(self, at: float) -> float:
+        """Return the seconds that a request waits because a coarse step is long: the machine's next one is sooner."""
+        began, each = self._last_step
+        if each <= 0.0 or at <= began:
+            return 0.0
+        return max(0.0, self.now - (began + each * -(-(at - began) // each)))
+
+    # ------------------------------------------------------------ a step
+
+    def _step(self, plan: StepPlan) -> None:
+        sequences = self._scheduler.roster.sequences
+        began = self.now
+        rank = min((sequences[part.sequence].rank for part in plan.sequences), default=0)
+        step = self._pace.step(plan.sequences, INTER_TOKEN_SECONDS[rank])
+        self._note_first_tokens(step.first_tokens, began)
+        tokens = tuple(self._say(part) for part in plan.sequences if part.sampling is not None)
+        self._pass(step.seconds)
+        self._last_step = (began, step.seconds / step.num_steps)
+        self._take(self._scheduler.commit(plan, StepResult(token_ids=tokens, seconds=step.observed)))
+
+    def _say(self, part: SequenceStep) -> int:
+        number, index = int(part.sequence), 0
+        if number < 0:
+            sequence = self._scheduler.roster.sequences[part.sequence]
+            number, index = int(sequence.handle), sequence.index
+        return self._parts[number].token(index, part.position)
+
+    def _note_first_tokens(self, first_tokens: dict[int, float], began: float) -> None:
+        for number, seconds in first_tokens.items():
+            grain_wait = self._waiting.pop(number, None)
+            if grain_wait is not None:
+                call = self._parts[number].call
+                self._tallies[call.tenant].ttft.append(max(seconds, began + seconds - call.at - grain_wait))
+
+    def _pass(self, seconds: float) -> None:
+        self._pressure_seconds += self._scheduler.roster.pressure.score * seconds
+        self.now += seconds
+
+    def _take(self, outputs: Iterable[RequestOutput]) -> None:
+        """Count what has begun and what has ended."""
+        for output in outputs:
+            if output.admitted_max_tokens:
+                call = self._parts[output.sequence].call
+                tally = self._tallies[call.tenant]
+                tally.queue.append(output.queue_seconds)
+                tally.prompt_tokens += call.num_prompt
+                tally.cached_tokens += min(output.cached_tokens * self._grain, call.num_prompt)
+            if output.refusal is not None:
+                self._waiting.pop(output.sequence, None)
+                self._tallies[self._parts[output.sequence].call.tenant].num_refused += 1
+            elif output.finish_reason is not None:
+                self._waiting.pop(output.sequence, None)
+
+    # ------------------------------------------------------------ what came of it
+
+    def _figures(self, name: str) -> Figures:
+        tenant = self._scheduler.roster.tenants.get(TenantId(name))
+        account = self._memory.accounts.get(TenantId(name))
+        tally = self._tallies.get(name) or Tally()
+        return tally.figures(
+            num_preemptions=tenant.num_preemptions if tenant else 0,
+            evicted_blocks=self._num_evicted(account.index) if account else 0,
+            kv_peak_bytes=account.peak * self._block_bytes if account else 0,
+            above_soft_seconds=account.seconds_above(self.now) if account else 0.0,
+        )
+
+    def _num_evicted(self, account: int) -> int:
+        order = self._memory.supply.reclaim.of(account).order
+        assert isinstance(order, CountingOrder), "made by this memory"
+        return order.num_evicted
+
+
+def _limits(machine: Machine, grain: int, num_symbols: int) -> Limits:
+    """Return what the machine allows to anyone, in tokens of a grain."""
+    return Limits(
+        vocab_size=num_symbols,
+        max_context=machine.max_context if grain == 1 else _ANY,
+        num_blocks=machine.num_blocks,
+        block_size=machine.block_size // grain,
+        block_bytes=machine.block_bytes,
+    )
+
+
+def _unlimited(policy: TenantPolicy) -> TenantPolicy:
+    """Return a policy whose limits in tokens were seen to when the request came: in the model's tokens."""
+    return TenantPolicy(
+        tenant=policy.tenant,
+        weight=policy.weight,
+        kv_soft_bytes=policy.kv_soft_bytes,
+        kv_hard_bytes=policy.kv_hard_bytes,
+        max_running=policy.max_running,
+        max_queued=policy.max_queued,
+        max_context_tokens=_ANY,
+        max_output_tokens=_ANY,
+        priority=policy.priority,
+        share_groups=policy.share_groups,
+    )
