@@ -11,7 +11,7 @@ from engine.policy import PolicyUpdate, TenantPolicy
 from engine.request import FinishReason, GenerationRequest, RefusalCode, RequestId, SamplingParams, SequenceId, TenantId
 from engine.scheduler.outputs import RequestOutput
 from engine.stats import EngineStats
-from engine.step import StepHandle, StepPlan
+from engine.step import StepHandle, StepPlan, StepResult
 from tests.engine.world import World
 
 MINNOW = TenantId("minnow")
@@ -49,11 +49,44 @@ class Box:
         self.counters.append(stats)
 
 
-def make_loop() -> tuple[World, Box, EngineLoop]:
+def make_loop(*, ahead: bool = False) -> tuple[World, Box, EngineLoop]:
     """Return a loop over the fake runner."""
-    world = World()
+    world = World(ahead=ahead)
     box = Box(world)
-    return world, box, EngineLoop(world.scheduler, world.runner, box, clock=lambda: world.now)
+    return world, box, EngineLoop(world.scheduler, world.runner, box, ahead=ahead, clock=lambda: world.now)
+
+
+class Diary:
+    """The fake runner, with a note of each launch and wait."""
+
+    def __init__(self, world: World) -> None:
+        self.notes: list[tuple[str, int]] = []
+        self.plans: list[StepPlan] = []
+        self.broken = 0  # number of the step that fails
+        self.shape, self.runs_ahead = world.runner.shape, world.runner.runs_ahead
+        self._runner = world.runner
+
+    def launch(self, plan: StepPlan) -> StepHandle:
+        """Launch and note."""
+        self.notes.append(("launch", plan.number))
+        self.plans.append(plan)
+        handle, diary = self._runner.launch(plan), self
+
+        class Noted:
+            def wait(self) -> StepResult:
+                diary.notes.append(("wait", plan.number))
+                if plan.number == diary.broken:
+                    raise CoreError("the device is gone")
+                return handle.wait()
+
+        return Noted()
+
+
+def make_noted_loop() -> tuple[World, Box, Diary, EngineLoop]:
+    """Return a loop that plans ahead, with a diary."""
+    world = World(ahead=True)
+    box, diary = Box(world), Diary(world)
+    return world, box, diary, EngineLoop(world.scheduler, diary, box, ahead=True, clock=lambda: world.now)
 
 
 def policy(version: int = 1, hard: int = 6400) -> PolicyUpdate:
@@ -82,9 +115,10 @@ def submit(number: int, max_tokens: int = 4, prompt: int = 6) -> Submit:
     return Submit(SequenceId(number), request)
 
 
-def test_runs_a_request_to_its_end() -> None:
+@pytest.mark.parametrize("ahead", [False, True])
+def test_runs_a_request_to_its_end(ahead: bool) -> None:
     """One batch of messages, then a frame of outputs per step until the request has ended."""
-    _, box, loop = make_loop()
+    _, box, loop = make_loop(ahead=ahead)
     box.inbox.append([policy(), submit(1)])
     for _ in range(6):
         loop.step()
@@ -103,9 +137,10 @@ def test_acks_a_policy_with_the_step_that_takes_it_up() -> None:
     assert world.held("minnow") <= 3
 
 
-def test_cancel_is_in_force_in_the_next_step() -> None:
+@pytest.mark.parametrize("ahead", [False, True])
+def test_cancel_is_in_force_in_the_next_step(ahead: bool) -> None:
     """A request that is cancelled while a step runs is not in the step after it."""
-    world, box, loop = make_loop()
+    world, box, loop = make_loop(ahead=ahead)
     cancel = Cancel((SequenceId(1),), FinishReason.CANCELLED)
     box.inbox += [[policy(), submit(1, 60), submit(2, 60)], [], [cancel]]
     for _ in range(3):
@@ -139,9 +174,10 @@ def test_an_ignored_submit_ends_nobody_elses_request() -> None:
     assert box.sent[-1][1][0].finish_reason is FinishReason.LENGTH
 
 
-def test_drains_and_stops() -> None:
+@pytest.mark.parametrize("ahead", [False, True])
+def test_drains_and_stops(ahead: bool) -> None:
     """Drained, new requests are refused; a Stop ends the run."""
-    _, box, loop = make_loop()
+    _, box, loop = make_loop(ahead=ahead)
     box.inbox += [[policy(), Drain(True), submit(1)], [Stop()]]
     loop.run()
     refusal = box.sent[0][1][0].refusal
@@ -166,9 +202,10 @@ def test_a_failing_step_ends_the_loop() -> None:
         EngineLoop(world.scheduler, Broken(), box, clock=lambda: world.now).run()
 
 
-def test_counters_tell_of_blocks_tenants_and_peaks() -> None:
+@pytest.mark.parametrize("ahead", [False, True])
+def test_counters_tell_of_blocks_tenants_and_peaks(ahead: bool) -> None:
     """What a request held at its height is in the counters after its end; what it holds now is not."""
-    world, box, loop = make_loop()
+    world, box, loop = make_loop(ahead=ahead)
     box.inbox.append([policy(), submit(1, max_tokens=10, prompt=10)])
     loop.step()
     while world.scheduler.roster.sequences:
@@ -181,3 +218,93 @@ def test_counters_tell_of_blocks_tenants_and_peaks() -> None:
     assert (stats.prompt_tokens, stats.output_tokens) == (10, 10)
     use = stats.tenants[0]
     assert (use.tenant, use.kv_bytes, use.kv_peak_bytes, use.output_tokens) == (MINNOW, 0, 500, 10)
+
+
+def test_launches_a_step_before_it_waits_for_the_one_before_it() -> None:
+    """The device has its next work when it is done; the step that is known to be the last is waited for at once."""
+    world, box, diary, loop = make_noted_loop()
+    box.inbox.append([policy(), submit(1)])
+    for _ in range(6):
+        loop.step()
+    assert diary.notes == [
+        ("launch", 1),
+        ("launch", 2),
+        ("wait", 1),
+        ("launch", 3),
+        ("wait", 2),
+        ("launch", 4),
+        ("wait", 3),
+        ("wait", 4),
+    ]
+    assert [step for step, _ in box.sent] == [1, 2, 3, 4]
+    tokens = [token for _, outputs in box.sent for output in outputs for token in output.token_ids]
+    assert len(tokens) == 4
+    world.assert_empty()
+
+
+def test_does_not_sleep_while_a_step_is_in_flight() -> None:
+    """Neither when the next one has been launched nor when there is none to launch; with nothing left it does."""
+    world, box, _, loop = make_noted_loop()
+    box.inbox.append([policy(), submit(1, max_tokens=3)])
+    while not box.sent or not box.sent[-1][1][0].finish_reason:
+        loop.step()
+    assert box.patience[1:] == [0.0] * (len(box.patience) - 1)
+    loop.step()
+    loop.step()
+    assert box.patience[-2] == 0.0
+    assert box.patience[-1] == pytest.approx(0.25, abs=0.25)
+    assert not world.scheduler.roster.sequences
+
+
+def test_an_ack_names_a_step_that_was_planned_under_the_policy() -> None:
+    """Not the one in flight, which was planned before; with nothing to plan, the next one."""
+    world, box, diary, loop = make_noted_loop()
+    box.inbox += [[policy(5), submit(1, max_tokens=60)], [], [policy(6, hard=300)], [policy(7, hard=100)], []]
+    for _ in range(3):
+        loop.step()
+    assert box.acks == [(5, 3, 1), (6, 3, 3)]
+    assert diary.notes[-1] == ("wait", 2), "the third was planned while the second ran"
+    assert world.held("minnow") <= 3
+    loop.step()
+    assert box.acks[-1] == (7, 3, 4)
+    assert len(diary.plans) == 3, "nothing fits any more"
+    assert world.held("minnow") == 0
+
+
+def test_what_is_in_flight_is_reported_before_the_end() -> None:
+    """A stop and a signal lose no token that was computed."""
+    for stop_by_message in (True, False):
+        world, box, diary, loop = make_noted_loop()
+        box.inbox += [[policy(), submit(1, max_tokens=60)], []]
+        for _ in range(3):
+            loop.step()
+        if stop_by_message:
+            box.inbox.append([Stop()])
+        else:
+            loop.stop()
+        loop.run()
+        assert sorted(number for what, number in diary.notes if what == "wait") == [one.number for one in diary.plans]
+        assert box.sent[-1][0] == diary.plans[-1].number
+        sampled = sum(part.sampling is not None for plan in diary.plans for part in plan.sequences)
+        assert sum(len(output.token_ids) for _, outputs in box.sent for output in outputs) == sampled
+        world.scheduler.audit()
+
+
+def test_a_step_that_fails_while_another_is_in_flight_ends_the_loop() -> None:
+    """The exception comes out of the wait; nothing of that step or the one behind it is reported."""
+    _, box, diary, loop = make_noted_loop()
+    diary.broken = 3
+    box.inbox.append([policy(), submit(1, max_tokens=60)])
+    with pytest.raises(CoreError):
+        loop.run()
+    assert diary.notes[-2:] == [("launch", 4), ("wait", 3)]
+    assert [step for step, _ in box.sent] == [1, 2]
+
+
+def test_refusals_do_not_wait_for_a_step() -> None:
+    """The first step is launched and not yet waited for: what there is to say meanwhile is said."""
+    _, box, diary, loop = make_noted_loop()
+    box.inbox.append([policy(), submit(1), submit(2, prompt=500)])
+    loop.step()
+    assert diary.notes == [("launch", 1)]
+    assert [output.sequence for _, outputs in box.sent for output in outputs] == [2]

@@ -28,6 +28,7 @@ class Traffic:
             budget=chance.choice((chance.randint(1, 8), chance.randint(8, 48))),
             max_context=128,
             eos=STOPS,
+            ahead=chance.random() < 0.5,
         )
         self._stems = [[chance.randrange(900) for _ in range(chance.randint(1, 60))] for _ in range(4)]
         for tenant in TENANTS:

@@ -1,6 +1,7 @@
 """Any history of requests, cancels and policies: bookkeeping is right, limits hold, everyone gets their tokens.
 
-`World.step` audits every count and every account after each plan and after each commit.
+`World.step` audits every count and every account after each plan and after each commit. All of it holds where steps are
+planned ahead, too: then whatever happens, happens while a step is in flight.
 """
 
 import random
@@ -22,9 +23,10 @@ THEN = st.sampled_from((6, 3, 1, 0))  # steps after something has happened; none
 class Machine(RuleBasedStateMachine):
     """Four tenants on a small pool, with limits that are often too small and that change while requests run."""
 
-    def __init__(self, block_size: int, num_steps: list[int]) -> None:
+    def __init__(self, block_size: int, num_steps: list[int], *, ahead: bool) -> None:
         super().__init__()
         self.block_size = block_size
+        self.ahead = ahead
         self.num_steps = num_steps  # that ran, of each machine so far; this one adds its own at its end
 
     @initialize(
@@ -36,7 +38,13 @@ class Machine(RuleBasedStateMachine):
         """Choose a machine."""
         num_blocks = min(max(4, num_tokens // self.block_size), 60)  # an audit looks at each
         self.world = World(
-            num_blocks=num_blocks, block_size=self.block_size, max_rows=rows, budget=budget, max_context=96, eos=STOPS
+            num_blocks=num_blocks,
+            block_size=self.block_size,
+            max_rows=rows,
+            budget=budget,
+            max_context=96,
+            eos=STOPS,
+            ahead=self.ahead,
         )
         for tenant in TENANTS[:3]:  # the eel's policy may come later, or never
             self.world.policy(tenant, blocks=num_blocks, soft=num_blocks // 4)
@@ -145,13 +153,14 @@ class Machine(RuleBasedStateMachine):
         self.num_steps.append(world.runner.num_steps)
 
 
+@pytest.mark.parametrize("ahead", [False, True])
 @pytest.mark.parametrize("block_size", [1, 2, 4, 16])
-def test_any_history(block_size: int) -> None:
+def test_any_history(block_size: int, ahead: bool) -> None:
     """Ten thousand steps in all, each audited, of histories that hypothesis makes up and that differ in every run."""
     num_steps: list[int] = []
-    while sum(num_steps) < 2500:
+    while sum(num_steps) < 1250:
         run_state_machine_as_test(
-            lambda: Machine(block_size, num_steps),
+            lambda: Machine(block_size, num_steps, ahead=ahead),
             settings=settings(
                 max_examples=25,
                 stateful_step_count=40,
@@ -169,13 +178,14 @@ def test_random_traffic(seed: int) -> None:
     Traffic(seed).run(150)
 
 
+@pytest.mark.parametrize("ahead", [False, True])
 @pytest.mark.parametrize("seed", range(4))
-def test_a_long_life(seed: int) -> None:
+def test_a_long_life(seed: int, ahead: bool) -> None:
     """Ten thousand steps in four worlds, with everything going on at once; each audited, and all ends well.
 
     Forks, beams, share groups, moving limits and next turns, over a crowded pool that is never empty between.
     """
-    world = World(num_blocks=48, block_size=4, max_rows=12, budget=24, max_context=128, eos=STOPS)
+    world = World(num_blocks=48, block_size=4, max_rows=12, budget=24, max_context=128, eos=STOPS, ahead=ahead)
     Traffic(seed, world).run_steps(2500)
     ended = [world.requests[one] for one in world.requests if one in world.finished]
     assert any(request.n > 1 and request.beams is None for request in ended)
