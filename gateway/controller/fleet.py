@@ -201,6 +201,7 @@ class Fleet:
                 self._link(worker, now.view.address)
             elif then.view.draining != now.view.draining:
                 self._send_drain(worker)
+                self._hints.workers()
         self._set_members()
         stale = {worker for worker in known if self._is_stale(worker)}
         for worker in stale - self._stale:

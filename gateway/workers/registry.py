@@ -12,7 +12,7 @@ from functools import partial
 import structlog
 
 from engine.protocol import pb
-from gateway.routing.choose import Candidate
+from gateway.routing.choose import Candidate, choose
 from gateway.workers.client import Dial, WorkerClient
 from gateway.workers.model import Model, model_from_card
 from tenants.contracts import WorkerView
@@ -49,8 +49,17 @@ class WorkerRegistry:
         return sum(client.num_active for client in self._clients.values())
 
     def model(self, name: str) -> Model | None:
-        """Return the model of that public name, or None; of several digests under one name, any."""
-        return next((model for model in self._models.values() if model.name == name), None)
+        """Return the model of that public name, or None; of several digests that of the worker with the least to do.
+
+        So all workers of a name serve, and when those of one digest drain, requests go to the others.
+        """
+        named = {worker_id: model for worker_id, model in self._models.items() if model.name == name}
+        models = {model.digest: model for model in named.values()}
+        if len(models) > 1:
+            chosen = choose([candidate for model in models.values() for candidate in self.candidates(model)])
+            if chosen is not None:
+                return named[chosen.worker_id]
+        return next(iter(named.values()), None)
 
     def names(self) -> set[str]:
         """Return the public names of all models, those whose worker is away for the moment included."""

@@ -16,6 +16,7 @@ from tenants.api.views import (
     series,
     share_groups,
     tenants,
+    workers,
 )
 
 of_tenant: list[URLPattern | URLResolver] = [
@@ -55,7 +56,8 @@ v1: list[URLPattern | URLResolver] = [
     path("series/pressure/", series.PressureSeriesRead.as_view()),
     path("interference/", series.InterferenceRead.as_view()),
     path("fairness/", series.FairnessRead.as_view()),
-    path("workers/", records.WorkerList.as_view()),
+    path("workers/", workers.WorkerList.as_view()),
+    path("workers/<path:worker_id>/drain/", workers.WorkerDraining.as_view()),
     path("users/", members.UserList.as_view()),
     path("management-keys/", management_keys.OperatorKeyList.as_view()),
     path("management-keys/<slug:key_id>/", management_keys.OperatorKeyDetail.as_view()),

@@ -3,15 +3,16 @@
 from datetime import timedelta
 
 from django.db import connection, transaction
-from django.db.models import F, Max
+from django.db.models import F, Max, Q
 from django.utils import timezone
 
 from tenants.contracts import KEYS_CHANNEL, Actor
-from tenants.models import ApiKey, ManagementKey, OutboxEvent, PolicyAck
+from tenants.models import ApiKey, ManagementKey, OutboxEvent, Policy, PolicyAck, PolicyVersion, ShareGroup
 from tenants.services.journal import Change, notify, write_down
 
 OUTBOX_DAYS = 14
-ACK_DAYS = 30
+ACK_DAYS = 30  # of versions of share groups as well, which keep no policy
+POLICY_DAYS = 400  # of versions of a tenant's policy: so long one can be reverted to
 _BATCH = 500
 _LATENESS = timedelta(minutes=15)  # a usage record may come so late and still move its key's last use
 _LOOK_BACK = timedelta(days=1)  # at most, after the beat has been away
@@ -75,3 +76,16 @@ def sweep_acks() -> int:
     old = timezone.now() - timedelta(days=ACK_DAYS)
     stale = PolicyAck.objects.filter(applied_at__lt=old, version__lt=F("worker__applied_version"))
     return stale.delete()[0]
+
+
+def sweep_versions() -> int:
+    """Delete versions that nobody can go back to any more: tenants' older than `POLICY_DAYS`, others than `ACK_DAYS`.
+
+    What is in force stays however old it is. Return how many.
+    """
+    now = timezone.now()
+    keep = timedelta(days=POLICY_DAYS)
+    old = Q(created_at__lt=now - keep) | Q(created_at__lt=now - timedelta(days=ACK_DAYS), policy__isnull=True)
+    swept = PolicyVersion.objects.across_tenants().filter(old)
+    in_force = (Policy.objects.across_tenants().values("version"), ShareGroup.objects.values("version"))
+    return swept.exclude(version__in=in_force[0]).exclude(version__in=in_force[1]).delete()[0]

@@ -1,4 +1,4 @@
-"""Workers announce themselves, ack policy versions and are forgotten when they stay away."""
+"""Workers announce themselves, ack policy versions, drain, and are forgotten when they stay away."""
 
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
@@ -9,6 +9,7 @@ from django.utils import timezone
 
 from tenants import rows
 from tenants.contracts import WORKER_LIVE_SECONDS, WORKERS_CHANNEL, Actor, WorkerAnnouncement, WorkerView
+from tenants.errors import NotFound
 from tenants.models import PolicyAck, Worker
 from tenants.rules import values
 from tenants.services.journal import Change, notify, write_down
@@ -91,6 +92,35 @@ def mark_settled(*, worker_id: str, version: int, settled_at: datetime | float) 
 
 def _moment(at: datetime | float) -> datetime:
     return at if isinstance(at, datetime) else datetime.fromtimestamp(at, UTC)
+
+
+@transaction.atomic
+def set_draining(*, worker_id: str, draining: bool, actor: Actor) -> WorkerView:
+    """Let a worker take no new requests, or take them again; what runs on it goes on.
+
+    It lasts until it is undone, over restarts of the worker, or until the worker is forgotten. To a worker that is so
+    already nothing happens.
+
+    Raises:
+        NotFound: there is no such worker.
+    """
+    row = Worker.objects.select_for_update().filter(pk=worker_id).first()
+    if row is None:
+        raise NotFound("there is no such worker")
+    if row.draining != draining:
+        row.draining = draining
+        row.save(update_fields=["draining"])
+        change = Change(
+            action="worker.drain_started" if draining else "worker.drain_ended",
+            target_kind="worker",
+            target_id=row.pk,
+            tenant_id=None,
+            before={"draining": not draining},
+            after={"draining": draining},
+        )
+        write_down(change, actor)
+        notify(WORKERS_CHANNEL, row.pk)
+    return rows.worker_view(row)
 
 
 @transaction.atomic

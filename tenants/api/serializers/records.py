@@ -68,24 +68,5 @@ class AuditAnswer(Answer):
     after = serializers.JSONField(allow_null=True)
 
 
-class WorkerAnswer(Answer):
-    """A worker as it announced itself."""
-
-    id = serializers.CharField()
-    address = serializers.CharField()
-    model = serializers.CharField()
-    digest = serializers.CharField()
-    kv_bytes = serializers.IntegerField()
-    block_bytes = serializers.IntegerField()
-    max_context = serializers.IntegerField()
-    announced_at = serializers.DateTimeField()
-    last_seen_at = serializers.DateTimeField()
-    live = serializers.BooleanField(help_text="its last heartbeat is recent")
-    draining = serializers.BooleanField()
-    applied_version = serializers.IntegerField(help_text="newest policy version that it enforces")
-    applied_at = serializers.DateTimeField(allow_null=True)
-
-
 UsagePage = page_of(UsageAnswer, "Usage")
 AuditPage = page_of(AuditAnswer, "Audit")
-WorkerPage = page_of(WorkerAnswer, "Worker")

@@ -1,4 +1,4 @@
-"""`usage/`, `audit/`, `tenants/{slug}/audit/` and `workers/`."""
+"""`usage/`, `audit/` and `tenants/{slug}/audit/`."""
 
 from datetime import datetime
 from typing import Any
@@ -8,7 +8,6 @@ from drf_spectacular.utils import extend_schema
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from tenants import selectors
 from tenants.api.pagination import Order
 from tenants.api.schema import ERRORS, PAGE
 from tenants.api.serializers.records import (
@@ -18,15 +17,12 @@ from tenants.api.serializers.records import (
     UsageAnswer,
     UsagePage,
     UsageQuery,
-    WorkerAnswer,
-    WorkerPage,
 )
 from tenants.api.view import ManagementView
-from tenants.models import AuditEvent, Tenant, UsageRecord, Worker
+from tenants.models import AuditEvent, Tenant, UsageRecord
 
 USAGE_ORDER = Order(columns=("finished_at", "request_id"), kinds=(datetime, str))
 AUDIT_ORDER = Order(columns=("at", "id"), kinds=(datetime, int))
-WORKER_ORDER = Order(columns=("id",), kinds=(str,), newest_first=False)
 
 
 class UsageList(ManagementView):
@@ -75,22 +71,6 @@ class Audit(ManagementView):
         filters = self.query(AuditQuery)
         query = _between(AuditEvent.objects.across_tenants(), "at", filters).filter(**filters)
         return self.page(query, AUDIT_ORDER, lambda row: AuditAnswer(row).data)
-
-
-class WorkerList(ManagementView):
-    """The fleet. Operators only."""
-
-    @extend_schema(operation_id="workers_list", parameters=PAGE, responses={200: WorkerPage, **ERRORS})
-    def get(self, request: Request) -> Response:
-        """List workers by id, live or not."""
-        self.operators_only()
-        live = {worker.worker_id for worker in selectors.live_workers()}
-
-        def show(row: Worker) -> dict[str, Any]:
-            row.live = row.pk in live  # type: ignore[attr-defined]  # shown beside the columns
-            return dict(WorkerAnswer(row).data)
-
-        return self.page(Worker.objects.all(), WORKER_ORDER, show)
 
 
 def _between(query: QuerySet[Any], column: str, filters: dict[str, Any]) -> QuerySet[Any]:

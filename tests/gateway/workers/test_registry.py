@@ -73,6 +73,39 @@ def test_models_of_one_name_do_not_mix() -> None:
     asyncio.run(story())
 
 
+def test_all_workers_of_a_name_serve() -> None:
+    """Of two digests under one name the one with less to do is asked, and when one drains, the other takes all."""
+
+    async def story() -> None:
+        async with two_engines() as (listing, registry, one, two):
+            two.digest = "e" * 64
+            listing.views = [one.view(), two.view()]
+            await registry.refresh()
+            await until(lambda: registry.num_connected == 2)
+
+            def asked() -> list[str]:
+                model = registry.model("scripted")
+                assert model is not None
+                return [candidate.worker_id for candidate in registry.candidates(model)]
+
+            assert asked() == ["a"]
+            listing.views = [one.view(draining=True), two.view()]
+            await registry.refresh()
+            assert asked() == ["b"]
+            listing.views = [one.view(draining=True), two.view(draining=True)]
+            await registry.refresh()
+            assert asked() == []  # the name is still known
+            listing.views = [one.view(), two.view()]
+            await registry.refresh()
+            busy = registry.client("a")
+            assert busy is not None
+            running = busy.submit(pb.Submit(request_id="r", tenant="t", token_ids=[1]))
+            assert asked() == ["b"]
+            running.cancel()
+
+    asyncio.run(story())
+
+
 def test_last_known_set_serves_on() -> None:
     """With the list away, or a worker missing from it whose connection stands, it serves on."""
 

@@ -1,17 +1,14 @@
-"""Usage, audit and workers over HTTP, a page at a time."""
+"""Usage and audit over HTTP, a page at a time."""
 
 import base64
 import json
 from collections.abc import Callable, Iterator
-from datetime import timedelta
 from typing import Any
 
 import msgspec
 import pytest
-from django.utils import timezone
 
-from tenants.contracts import Actor, TenantView, UsageEntry, WorkerView
-from tenants.models import Worker
+from tenants.contracts import Actor, TenantView, UsageEntry
 from tenants.services.keys import create_management_key
 from tenants.services.tenants import update_tenant
 from tenants.services.usage import record_usage
@@ -176,16 +173,6 @@ def test_audit_over_http(tenant: TenantView, operator: Any, with_key: Callable[[
     everything = operator.get("audit/").json()["data"]
     assert {row["action"] for row in everything} > {row["action"] for row in own} - {"management_key.created"}
     assert any(row["tenant_id"] is None for row in everything)
-
-
-def test_workers_over_http(make_worker: Callable[..., WorkerView], operator: Any) -> None:
-    """By id, with what was announced and whether they are live."""
-    make_worker("one")
-    make_worker("two")
-    Worker.objects.filter(pk="two").update(last_seen_at=timezone.now() - timedelta(minutes=1))
-    rows = [row for page in pages(operator, "workers/", 1) for row in page]
-    assert [(row["id"], row["live"]) for row in rows] == [("one", True), ("two", False)]
-    assert rows[0]["kv_bytes"] == 1 << 30
 
 
 def test_every_list_is_paged(make_tenant: Callable[..., TenantView], operator: Any) -> None:

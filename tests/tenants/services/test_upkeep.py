@@ -14,9 +14,11 @@ from django_celery_beat.schedulers import DatabaseScheduler
 from gateway.celery import app
 from tenants import selectors, tasks
 from tenants.contracts import Actor, TenantView, UsageEntry, WorkerView
-from tenants.models import ApiKey, AuditEvent, ManagementKey, OutboxEvent, PolicyAck
+from tenants.models import ApiKey, AuditEvent, ManagementKey, OutboxEvent, PolicyAck, PolicyVersion
 from tenants.schedule import CELERY_BEAT_SCHEDULE
 from tenants.services.keys import create_api_key, create_management_key
+from tenants.services.policy import set_policy
+from tenants.services.share_groups import create_share_group, update_share_group
 from tenants.services.usage import record_usage
 from tenants.services.workers import mark_applied
 
@@ -86,6 +88,31 @@ def test_old_outbox_rows_and_acks_are_swept(tenant: TenantView, make_worker: Cal
     assert tasks.sweep_outbox() == 2
     assert OutboxEvent.objects.across_tenants().count() == before - 1
     assert [ack.version for ack in PolicyAck.objects.all()] == [2]
+
+
+def test_versions_can_be_reverted_to_for_400_days(tenant: TenantView, actor: Actor) -> None:
+    """A tenant's versions stay 400 days, a share group's 30, and what is in force for ever."""
+    group = create_share_group(name="desk", description="", kv_soft_bytes=0, kv_hard_bytes=1 << 20, actor=actor)
+    for size in (2, 3):
+        group = update_share_group(
+            name="desk", expected_version=group.version, changes={"kv_hard_bytes": size << 20}, actor=actor
+        )
+    made = [selectors.policy(tenant.id)]
+    for running in (5, 6, 7):
+        assert made[-1] is not None
+        changes = {"max_running": running}
+        made.append(set_policy(tenant_id=tenant.id, expected_version=made[-1].version, changes=changes, actor=actor))
+    versions = PolicyVersion.objects.across_tenants()
+    assert tasks.sweep_outbox() == 0
+    versions.update(created_at=timezone.now() - timedelta(days=399))
+    assert tasks.sweep_outbox() == 2  # the group's, but for the one that is in force
+    of_tenant = versions.filter(tenant_id=tenant.id).order_by("version")
+    assert [row.version for row in of_tenant] == [policy.version for policy in made if policy is not None]
+    versions.update(created_at=timezone.now() - timedelta(days=401))
+    assert tasks.sweep_outbox() == 3
+    left = sorted(versions.values_list("version", flat=True))
+    assert left == sorted([made[-1].version if made[-1] else 0, group.version])
+    assert selectors.policy_acks(group.version) is not None
 
 
 def test_expired_sessions_are_swept(db: None) -> None:

@@ -14,10 +14,10 @@ from django.utils import timezone
 from gateway.database import conninfo
 from tenants import selectors
 from tenants.contracts import WORKERS_CHANNEL, Actor, TenantView, WorkerAnnouncement, WorkerView
-from tenants.errors import Invalid
+from tenants.errors import Invalid, NotFound
 from tenants.models import AuditEvent, PolicyAck, Worker
 from tenants.services.policy import set_policy
-from tenants.services.workers import announce, forget_stale, mark_applied, seen
+from tenants.services.workers import announce, forget_stale, mark_applied, seen, set_draining
 
 CARD = WorkerAnnouncement(
     worker_id="worker-0",
@@ -170,3 +170,21 @@ def test_long_silent_workers_are_forgotten_with_their_acks(make_worker: Callable
     assert [row.pk for row in Worker.objects.all()] == ["new"]
     assert not PolicyAck.objects.exists()
     assert AuditEvent.objects.across_tenants().filter(action="worker.forgotten").count() == 1
+
+
+@pytest.mark.django_db(transaction=True)
+def test_draining_is_told_when_it_changes(actor: Actor) -> None:
+    """Listeners hear of a change, and of nothing that changes nothing; no such worker is an error."""
+    announce(announcement=CARD)
+    with psycopg.connect(conninfo(connection.settings_dict), autocommit=True) as listener:
+        listener.execute(f"LISTEN {WORKERS_CHANNEL}")
+        states = [
+            set_draining(worker_id="worker-0", draining=draining, actor=actor).draining
+            for draining in (False, True, True, False)
+        ]
+        announce(announcement=msgspec.structs.replace(CARD, worker_id="last"))
+        heard = [note.payload for note in listener.notifies(timeout=10, stop_after=3)]
+    assert states == [False, True, True, False]
+    assert heard == ["worker-0", "worker-0", "last"]
+    with pytest.raises(NotFound):
+        set_draining(worker_id="nobody", draining=True, actor=actor)
