@@ -12,8 +12,9 @@ from engine.request import FinishReason
 from engine.trace.records import ALL_OUTPUTS, CoreStarted, Ended, Machine, Record, Speed, Started, Submitted, decode
 from engine.trace.ring import RingReader
 
+NUM_WEIGHTS = 5
 FIRST_SYMBOL = 2  # 0 ends an output, 1 is nobody's
-Weights = tuple[float, float, float, float, float]
+Weights = tuple[float, ...]  # as in `engine.trace.records.Speed`
 
 
 @dataclass(slots=True)
@@ -146,7 +147,7 @@ class _Telling:
             case Ended():
                 self._end(record)
             case Speed():
-                self.weights = record.weights
+                self.weights = record.weights if len(record.weights) == NUM_WEIGHTS else self.weights
 
     def _start_core(self, record: CoreStarted) -> None:
         if record.core == self._core:

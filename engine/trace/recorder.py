@@ -1,8 +1,8 @@
 """Writes the trace of a core: the scheduler tells what happens to a request, a thread of its own writes it down.
 
-On the step's path a request costs three records of some microseconds each, a token nothing: no lock, no system call. (Not
-a memory-mapped file: a store to a page that the kernel is writing back can wait for the disk, and the step with it.)
-What was not yet written when a core is killed, a quarter of a second at most, is lost.
+On the step's path a request costs three records of some microseconds each, a token nothing: no lock, no system call.
+(Not a memory-mapped file: a store to a page that the kernel is writing back can wait for the disk, and the step with
+it.) What was not yet written when a core is killed, a quarter of a second at most, is lost.
 """
 
 import logging
@@ -22,6 +22,7 @@ from engine.scheduler.step_time import StepTimeModel
 from engine.trace.records import (
     ALL_OUTPUTS,
     NAME_BYTES,
+    REFUSED,
     CoreStarted,
     Ended,
     Machine,
@@ -140,7 +141,7 @@ class Recorder:
 
 
 def open_recorder(state_dir: Path, capacity: int, machine: Machine, step_time: StepTimeModel) -> Recorder | None:
-    """Return the recorder of a core, or None where there is to be none, or no room for it: the worker serves without."""
+    """Return the recorder of a core; None where there is to be none, or no room for it: the worker serves without."""
     if not capacity:
         return None
     try:

@@ -76,7 +76,7 @@ class Speed(msgspec.Struct, tag=4, frozen=True, array_like=True):
     """The step-time model: seconds for a step, a decode, a token of context, a chunk token, a chunk pair."""
 
     at: float
-    weights: tuple[float, float, float, float, float]
+    weights: tuple[float, ...]
 
 
 Record = CoreStarted | Submitted | Started | Ended | Speed

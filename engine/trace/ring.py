@@ -5,9 +5,9 @@
     frame     length, checksum | payload
 
 A full segment is followed by the oldest one, which begins again under the next number. A frame's checksum covers its
-segment's number, its place and its length, so that nothing of an earlier lap, and nothing that a crash has torn, is ever
-taken for a record: a reader goes on to the next segment at the first frame that is not whole. A writer that finds a file
-begins a new segment behind the newest, so that what a crashed one has left is never built upon.
+segment's number, its place and its length, so that nothing of an earlier lap, and nothing that a crash has torn, is
+ever taken for a record: a reader goes on to the next segment at the first frame that is not whole. A writer that finds
+a file begins a new segment behind the newest, so that what a crashed one has left is never built upon.
 
 One writer at a time; any number of readers, at any time, in any process.
 """
