@@ -13,7 +13,11 @@ import pytest
 import zmq
 
 from engine import ipc
+from engine.config import EngineConfig
+from engine.core import plans_ahead
+from tests.engine.fake_runner import FakeRunner
 from tests.engine.tiny_model import make_tiny_model
+from tests.engine.world import World
 
 DEADLINE_SECONDS = 60.0
 POLICY = ipc.PolicyTenant(
@@ -32,7 +36,7 @@ POLICY = ipc.PolicyTenant(
 class Core:
     """A core process and the front's end of its link."""
 
-    def __init__(self, model: Path, folder: Path) -> None:
+    def __init__(self, model: Path, folder: Path, **settings: str) -> None:
         self._context = zmq.Context()
         self.socket = self._context.socket(zmq.PAIR)
         endpoint = f"ipc://{folder}/core"
@@ -43,6 +47,7 @@ class Core:
             "ENGINE_DTYPE": "float32",
             "ENGINE_POISON": "1",
             "ENGINE_THREADS": "1",
+            **settings,
         }
         command = (sys.executable, "-m", "engine.core", "--endpoint", endpoint)
         self.process = subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True)
@@ -76,6 +81,17 @@ class Core:
                 return False
             found.extend(output for output in frame.outputs if output.handle == handle)
             return bool(found) and wanted(found[-1])
+
+        self.receive(take)
+        return found
+
+    def outputs(self, num_ends: int) -> list[ipc.Output]:
+        """Return the outputs of all requests until so many have ended."""
+        found: list[ipc.Output] = []
+
+        def take(frame: ipc.ToFront) -> bool:
+            found.extend(frame.outputs if isinstance(frame, ipc.StepFrame) else ())
+            return sum(bool(output.finish_reason) for output in found) == num_ends
 
         self.receive(take)
         return found
@@ -162,6 +178,46 @@ def test_serves_a_request_and_stops_on_a_frame(core: Core) -> None:
     assert status == 0
     events = [json.loads(line)["event"] for line in logged.splitlines() if line.startswith("{")]
     assert events[-2:] == ["core_ready", "core_stopped"]
+
+
+@pytest.mark.parametrize(
+    ("overlap", "held_back", "ahead"),
+    [("auto", False, False), ("auto", True, True), ("on", False, True), ("off", True, False)],
+)
+def test_overlap_follows_the_runner_unless_it_is_set(overlap: str, held_back: bool, ahead: bool) -> None:
+    """ENGINE_OVERLAP=auto plans ahead where the device computes beside the host."""
+    runner = FakeRunner(World().shape, held_back=held_back)
+    assert plans_ahead(EngineConfig(overlap=overlap), runner) is ahead
+
+
+def test_plans_ahead_where_it_is_told_to(core: Core, model: Path, tmp_path: Path) -> None:
+    """ENGINE_OVERLAP=on: greedy and seeded requests side by side have the same tokens as in a core that does not."""
+    requests = [
+        submit_frame(1),
+        submit_frame(2, temperature=0.9, seed=5, prompt=[1, 5, 9]),
+        submit_frame(3, prompt=[*range(1, 60)], max_tokens=9),
+    ]
+    found = []
+    folder = tmp_path / "ahead"
+    folder.mkdir()
+    ahead = Core(model, folder, ENGINE_OVERLAP="on")
+    try:
+        for one in (core, ahead):
+            one.send(policy_frame())
+            for request in requests:
+                one.send(request)
+            ends: dict[int, list[int]] = {request.handle: [] for request in requests}
+            for output in one.outputs(len(requests)):
+                ends[output.handle] += output.token_ids
+            found.append(ends)
+        ahead.send(submit_frame(9, max_tokens=400))
+        ahead.output(9, lambda output: bool(output.token_ids))
+        ahead.process.send_signal(signal.SIGTERM)
+        assert ahead.finish()[0] == 0
+    finally:
+        ahead.close()
+    assert found[0] == found[1]
+    assert [len(tokens) for tokens in found[0].values()] == [16, 16, 9]
 
 
 def test_bad_frames_and_requests_end_nobody_elses(core: Core) -> None:
