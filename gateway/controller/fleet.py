@@ -18,6 +18,7 @@ from django.db import Error
 
 from engine.protocol import engine_pb2 as pb
 from gateway.controller.acks import Ack, AckRecorder
+from gateway.controller.balance import Balance
 from gateway.controller.holders import Holder, Policy, share_group, tenant
 from gateway.controller.leadership import Leadership
 from gateway.controller.ledger import TERM_BITS, Ledger
@@ -58,8 +59,10 @@ class Fleet:
         self._threads = threads
         self._hints = hints
         self._dial = dial
+        self._wake = asyncio.Event()
         self._ledger = Ledger(term=leadership.term)
         self._sharing = Sharing(self._prefix, self._regrant, hints.prefixes)
+        self._balance = Balance(self._ledger, self._wake.set)
         self._acks = AckRecorder(threads, hints.policy)
         self._series = SeriesRecorder(threads, leadership.term)
         self._known: dict[str, KnownWorker] = {}
@@ -70,7 +73,7 @@ class Fleet:
         self._due = {POLICY_CHANNEL, WORKERS_CHANNEL}  # what must be read again
         self._has_read = False
         self._unsent: dict[Holder, int] = {}  # the newest version of each that changed in this spell, not yet pushed
-        self._wake = asyncio.Event()
+        self._has_pushed = False
         self._started_at = time.monotonic()
 
     async def run(self) -> None:
@@ -87,6 +90,7 @@ class Fleet:
                 tasks.create_task(self._series.run(), name="series")
                 tasks.create_task(self._sharing.run(), name="sharing")
                 tasks.create_task(self._tidy(), name="tidy")
+                tasks.create_task(self._balance.run(), name="balance")
                 tasks.create_task(self._reconcile(), name="reconcile")
         finally:
             running = [task for _, task in self._links.values()]
@@ -116,6 +120,9 @@ class Fleet:
 
     def _push(self) -> None:
         """Push what is due; pages hear that their change is on its way before they can hear that it is applied."""
+        if not self._has_pushed:
+            self._balance.adopt()
+            self._has_pushed = True
         pushes = self._ledger.plan()
         for push in pushes:
             make = partial(policy_push, push)
@@ -264,6 +271,7 @@ class Fleet:
             self._connected.discard(worker_id)
             self._ledger.disconnect(worker_id)
             self._sharing.disconnected(worker_id)
+            self._balance.lose_sight(worker_id)
             self._hints.workers()
 
     def applied(self, worker_id: str, applied: pb.Applied) -> None:
@@ -278,6 +286,7 @@ class Fleet:
         values = worker_stats(worker_id, stats)
         self._hints.stats(values)
         self._series.take(values)
+        self._balance.take(values)
 
     def _send_drain(self, worker: str) -> None:
         drain = pb.Drain(draining=self._known[worker].view.draining)

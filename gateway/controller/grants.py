@@ -1,32 +1,55 @@
 """Divide fleet-wide limits into the grants of single workers: pure and deterministic.
 
-A limit is split in proportion to the workers' pools by the method of the largest remainder; ties go to the smaller
-worker id. Of requests at once each worker gets one first, where there are as many: a worker with a small pool may be
-the only one of its model. The grants of a holder always sum to its limit exactly, so n workers together never hold more
-than the policy says. One worker gets the policy itself. Rates (`rpm`, `tpm`) are the gateway's and are not divided;
-limits of a single request are copied.
+A limit is split in proportion to the workers' pools, or to the shares that demand has earned (`demand.py`), by the
+method of the largest remainder; ties go to the smaller worker id. Of requests at once each worker gets one first, where
+there are as many: a worker with a small pool may be the only one of its model. The grants of a holder always sum to its
+limit exactly, so n workers together never hold more than the policy says. One worker gets the policy itself. Rates
+(`rpm`, `tpm`) are the gateway's and are not divided; limits of a single request are copied. A limit on trial is divided
+like the limit whose place it would take.
 """
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 
-from gateway.controller.holders import Grant, GroupGrant, GroupPolicy, Holder, Policy, TenantGrant
+from gateway.controller.holders import Grant, GroupGrant, GroupPolicy, Holder, Policy, ShadowGrant, TenantGrant
 from tenants.contracts import PolicyView
+
+Weights = Mapping[str, int]  # by worker
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shares:
+    """By which weights a holder's limits are split."""
+
+    soft: Weights
+    hard: Weights  # of all bytes but guaranteed ones
+    running: Weights
+    queued: Weights
+
+    def covers(self, workers: Mapping[str, int]) -> bool:
+        """Tell whether these are shares of exactly these workers."""
+        return self.hard.keys() == workers.keys()
+
+
+def by_pools(workers: Mapping[str, int]) -> Shares:
+    """Return the shares of a holder that nobody knows more of: the workers' pools."""
+    return Shares(soft=workers, hard=workers, running=workers, queued=workers)
 
 
 def divide(policies: Mapping[Holder, Policy], workers: Mapping[str, int]) -> dict[str, dict[Holder, Grant]]:
     """Return {worker: {holder: grant}} for the fleet-wide `policies` and the `workers`' pools in bytes."""
     grants: dict[str, dict[Holder, Grant]] = {worker: {} for worker in workers}
     for holder, policy in policies.items():
-        for worker, grant in divide_policy(policy, workers).items():
+        for worker, grant in divide_policy(policy, by_pools(workers)).items():
             grants[worker][holder] = grant
     return grants
 
 
-def divide_policy(policy: Policy, workers: Mapping[str, int]) -> dict[str, Grant]:
-    """Return {worker: grant} of one holder's policy; `workers` maps ids to pools in bytes."""
-    hard = divide_limit(policy.kv_hard_bytes, workers)
-    # Rounding may hand a worker one byte more of the smaller limit than of the larger.
-    soft = {worker: min(part, hard[worker]) for worker, part in divide_limit(policy.kv_soft_bytes, workers).items()}
+def divide_policy(policy: Policy, shares: Shares) -> dict[str, Grant]:
+    """Return {worker: grant} of one holder's policy."""
+    hard = divide_limit(policy.kv_hard_bytes, shares.hard)
+    # A worker that has been given little of the larger limit, or rounding, may leave no room for the smaller one.
+    soft = {worker: min(part, hard[worker]) for worker, part in divide_limit(policy.kv_soft_bytes, shares.soft).items()}
     if isinstance(policy, GroupPolicy):
         return {
             worker: GroupGrant(
@@ -35,16 +58,19 @@ def divide_policy(policy: Policy, workers: Mapping[str, int]) -> dict[str, Grant
                 kv_hard_bytes=hard[worker],
                 prefixes=policy.prefixes.get(worker, ()),
             )
-            for worker in workers
+            for worker in shares.hard
         }
-    return _divide_tenant(policy, workers, soft, hard)
+    return _divide_tenant(policy, shares, soft, hard)
 
 
 def _divide_tenant(
-    policy: PolicyView, workers: Mapping[str, int], soft: Mapping[str, int], hard: Mapping[str, int]
+    policy: PolicyView, shares: Shares, soft: Mapping[str, int], hard: Mapping[str, int]
 ) -> dict[str, Grant]:
-    running = divide_places(policy.max_running, workers)
-    queued = divide_limit(policy.max_queued, workers)
+    running = divide_places(policy.max_running, shares.running)
+    queued = divide_limit(policy.max_queued, shares.queued)
+    host = divide_limit(policy.host_bytes, shares.hard)
+    disk = divide_limit(policy.disk_bytes, shares.hard)
+    shadow = _divide_shadow(policy, shares)
     return {
         worker: TenantGrant(
             weight=policy.weight,
@@ -56,8 +82,30 @@ def _divide_tenant(
             max_output=policy.max_output,
             priority=policy.priority,
             share_groups=(policy.share_group,) if policy.share_group else (),
+            host_bytes=host[worker],
+            disk_bytes=disk[worker],
+            shadow=shadow[worker],
+            fleet_hard_bytes=policy.kv_hard_bytes,
+            fleet_max_running=policy.max_running,
         )
-        for worker in workers
+        for worker in shares.hard
+    }
+
+
+def _divide_shadow(policy: PolicyView, shares: Shares) -> dict[str, ShadowGrant]:
+    shadow, none = policy.shadow, dict.fromkeys(shares.hard)
+    hard = none if shadow.kv_hard_bytes is None else divide_limit(shadow.kv_hard_bytes, shares.hard)
+    running = none if shadow.max_running is None else divide_places(shadow.max_running, shares.running)
+    queued = none if shadow.max_queued is None else divide_limit(shadow.max_queued, shares.queued)
+    return {
+        worker: ShadowGrant(
+            kv_hard_bytes=hard[worker],
+            max_running=running[worker],
+            max_queued=queued[worker],
+            max_context=shadow.max_context,
+            max_output=shadow.max_output,
+        )
+        for worker in shares.hard
     }
 
 

@@ -11,8 +11,19 @@ from typing import Literal, NamedTuple, Self
 
 from tenants.contracts import PolicyView, PriorityName
 
-Amounts = tuple[int, int, int, int]  # kv_soft_bytes, kv_hard_bytes, max_running, max_queued: what workers share
-NOTHING: Amounts = (0, 0, 0, 0)
+
+class Amounts(NamedTuple):
+    """What workers share of a holder's limits."""
+
+    kv_soft_bytes: int
+    kv_hard_bytes: int
+    max_running: int = 0
+    max_queued: int = 0
+    host_bytes: int = 0
+    disk_bytes: int = 0
+
+
+NOTHING = Amounts(0, 0)
 
 
 class Holder(NamedTuple):
@@ -57,8 +68,29 @@ Policy = PolicyView | GroupPolicy
 def limits(policy: Policy) -> Amounts:
     """Return the fleet-wide limits that workers share."""
     if isinstance(policy, GroupPolicy):
-        return (policy.kv_soft_bytes, policy.kv_hard_bytes, 0, 0)
-    return (policy.kv_soft_bytes, policy.kv_hard_bytes, policy.max_running, policy.max_queued)
+        return Amounts(policy.kv_soft_bytes, policy.kv_hard_bytes)
+    return Amounts(
+        policy.kv_soft_bytes,
+        policy.kv_hard_bytes,
+        policy.max_running,
+        policy.max_queued,
+        policy.host_bytes,
+        policy.disk_bytes,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShadowGrant:
+    """One worker's share of a tenant's limits on trial. They bind nobody, so they are not among the amounts."""
+
+    kv_hard_bytes: int | None = None
+    max_running: int | None = None
+    max_queued: int | None = None
+    max_context: int | None = None
+    max_output: int | None = None
+
+
+NO_TRIAL = ShadowGrant()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,16 +106,28 @@ class TenantGrant:
     max_output: int
     priority: PriorityName
     share_groups: tuple[str, ...] = ()
+    host_bytes: int = 0
+    disk_bytes: int = 0
+    shadow: ShadowGrant = NO_TRIAL
+    fleet_hard_bytes: int = 0  # of all workers together, as the next one: what a request may wait for
+    fleet_max_running: int = 0
 
     @property
     def amounts(self) -> Amounts:
         """The part of the grant that counts against the fleet-wide limits."""
-        return (self.kv_soft_bytes, self.kv_hard_bytes, self.max_running, self.max_queued)
+        return Amounts(
+            self.kv_soft_bytes,
+            self.kv_hard_bytes,
+            self.max_running,
+            self.max_queued,
+            self.host_bytes,
+            self.disk_bytes,
+        )
 
     def with_amounts(self, amounts: Amounts) -> Self:
         """Return this grant holding `amounts`, soft bytes cut to the hard ones."""
-        soft, hard, running, queued = amounts
-        return replace(self, kv_soft_bytes=min(soft, hard), kv_hard_bytes=hard, max_running=running, max_queued=queued)
+        held = amounts._replace(kv_soft_bytes=min(amounts.kv_soft_bytes, amounts.kv_hard_bytes))
+        return replace(self, **held._asdict())
 
     @property
     def num_tokens(self) -> int:
@@ -107,12 +151,12 @@ class GroupGrant:
     @property
     def amounts(self) -> Amounts:
         """The part of the grant that counts against the fleet-wide limits."""
-        return (self.kv_soft_bytes, self.kv_hard_bytes, 0, 0)
+        return Amounts(self.kv_soft_bytes, self.kv_hard_bytes)
 
     def with_amounts(self, amounts: Amounts) -> Self:
         """Return this grant holding `amounts`, soft bytes cut to the hard ones."""
-        soft, hard, _, _ = amounts
-        return replace(self, kv_soft_bytes=min(soft, hard), kv_hard_bytes=hard)
+        hard = amounts.kv_hard_bytes
+        return replace(self, kv_soft_bytes=min(amounts.kv_soft_bytes, hard), kv_hard_bytes=hard)
 
     @property
     def num_tokens(self) -> int:

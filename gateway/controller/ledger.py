@@ -16,8 +16,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from gateway.controller.errors import Superseded
-from gateway.controller.grants import divide_policy
-from gateway.controller.holders import NOTHING, Amounts, Grant, Holder, Policy, limits
+from gateway.controller.grants import Shares, by_pools, divide_policy
+from gateway.controller.holders import NOTHING, Amounts, Grant, GroupPolicy, Holder, Policy, limits
+from tenants.contracts import PolicyView
 
 Mark = tuple[int, int]  # (version, epoch)
 
@@ -70,6 +71,7 @@ class Ledger:
         self.version = 0
         self._epoch = term << TERM_BITS
         self._policies: dict[Holder, Policy] = {}
+        self._shares: dict[Holder, Shares] = {}  # of those whose limits follow demand
         self._pools: dict[str, int] = {}
         self._books: dict[str, _Book] = {}
         self._dirty: set[Holder] = set()
@@ -87,6 +89,7 @@ class Ledger:
             return
         self.version = version
         for holder in removed:
+            self._shares.pop(holder, None)
             if self._policies.pop(holder, None) is not None:
                 self._dirty.add(holder)
         self._policies.update(changed)
@@ -102,6 +105,39 @@ class Ledger:
         for worker in pools:
             self._books.setdefault(worker, _Book())
         self._dirty.update(self._policies)
+
+    def set_shares(self, shares: Mapping[Holder, Shares]) -> None:
+        """Divide these holders' limits by these shares from now on, as long as the set of workers stays as it is."""
+        self._shares.update(shares)
+        self._dirty.update(shares.keys() & self._policies.keys())
+
+    @property
+    def tenants(self) -> dict[str, PolicyView]:
+        """The tenants' policies, by their ids."""
+        return {holder.name: policy for holder, policy in self._policies.items() if isinstance(policy, PolicyView)}
+
+    @property
+    def group_guarantees(self) -> int:
+        """What is guaranteed to share groups together, in bytes."""
+        return sum(policy.kv_soft_bytes for policy in self._policies.values() if isinstance(policy, GroupPolicy))
+
+    @property
+    def pools(self) -> Mapping[str, int]:
+        """The workers among which limits are divided: {id: pool in bytes}."""
+        return self._pools
+
+    def held_by_all(self, holder: Holder) -> dict[str, Amounts]:
+        """Return what each worker holds of a holder's limits; those that have not told share what is left of them."""
+        policy = self._policies.get(holder)
+        told = {worker: self.held(worker, holder) for worker, book in self._books.items() if book.known}
+        silent = self._books.keys() - told.keys()
+        if policy is None or not silent:
+            return told
+        left = [
+            max(0, limit - sum(held)) // len(silent)
+            for limit, *held in zip(limits(policy), *told.values(), strict=True)
+        ]
+        return told | dict.fromkeys(silent, Amounts(*left))
 
     # ------------------------------------------------------------ what workers say
 
@@ -192,9 +228,9 @@ class Ledger:
         """Return the most that a worker may hold now: acked or on its way, whichever is larger."""
         book = self._books[worker]
         if not book.known:
-            # A member that this controller has not met holds what the division says, see docs/decisions.
+            # A member that this controller has not met may hold all that demand ever brought it, see docs/decisions.
             policy = self._policies.get(holder)
-            return divide_policy(policy, self._pools)[worker].amounts if policy else NOTHING
+            return limits(policy) if policy else NOTHING
         held = book.acked[holder].amounts if holder in book.acked else NOTHING
         for push in book.unacked:
             if holder in push.grants:
@@ -206,11 +242,11 @@ class Ledger:
         policy = self._policies.get(holder)
         if policy is None:
             return {}, True
-        targets = divide_policy(policy, self._pools)
+        targets = divide_policy(policy, self._division(holder))
         held = {worker: self.held(worker, holder) for worker in self._pools}
         if all(held[worker] == target.amounts for worker, target in targets.items()):
             return targets, True
-        total = [sum(amounts[i] for amounts in held.values()) for i in range(4)]
+        total = [sum(amounts) for amounts in zip(*held.values(), strict=True)]
         due = {}
         for worker in sorted(self._pools):
             target, limit = targets[worker].amounts, limits(policy)
@@ -219,8 +255,12 @@ class Ledger:
                 room = max(own, limit[i] - (total[i] - own))
                 granted.append(min(target[i], room))
                 total[i] += max(granted[i] - own, 0)
-            due[worker] = targets[worker].with_amounts((granted[0], granted[1], granted[2], granted[3]))
+            due[worker] = targets[worker].with_amounts(Amounts(*granted))
         return due, due == targets
+
+    def _division(self, holder: Holder) -> Shares:
+        shares = self._shares.get(holder)
+        return shares if shares is not None and shares.covers(self._pools) else by_pools(self._pools)
 
     def _push(self, worker: str, grants: dict[Holder, Grant], removed: tuple[Holder, ...]) -> Push:
         book = self._books[worker]
@@ -258,4 +298,4 @@ def _cut(grants: dict[Holder, Grant]) -> set[Holder]:
 
 
 def _larger(one: Amounts, other: Amounts) -> Amounts:
-    return (max(one[0], other[0]), max(one[1], other[1]), max(one[2], other[2]), max(one[3], other[3]))
+    return Amounts(*map(max, one, other))

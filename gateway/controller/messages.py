@@ -1,7 +1,16 @@
 """Turn the protocol's messages into the control plane's values and back: pure."""
 
 from engine.protocol import engine_pb2 as pb
-from gateway.controller.holders import Grant, GroupGrant, Holder, TenantGrant, share_group, tenant
+from gateway.controller.holders import (
+    NO_TRIAL,
+    Grant,
+    GroupGrant,
+    Holder,
+    ShadowGrant,
+    TenantGrant,
+    share_group,
+    tenant,
+)
 from gateway.controller.ledger import Push
 from tenants.contracts import (
     InterferencePair,
@@ -54,6 +63,32 @@ def _tenant_policy(tenant_id: str, grant: TenantGrant) -> pb.TenantPolicy:
         max_output_tokens=grant.max_output,
         priority=_PRIORITY[grant.priority],
         share_groups=grant.share_groups,
+        host_bytes=grant.host_bytes,
+        disk_bytes=grant.disk_bytes,
+        shadow=_shadow_limits(grant.shadow) if grant.shadow != NO_TRIAL else None,
+        fleet_hard_bytes=grant.fleet_hard_bytes,
+        fleet_max_running=grant.fleet_max_running,
+    )
+
+
+def _shadow_limits(shadow: ShadowGrant) -> pb.ShadowLimits:
+    return pb.ShadowLimits(
+        kv_hard_bytes=shadow.kv_hard_bytes,
+        max_running=shadow.max_running,
+        max_queued=shadow.max_queued,
+        max_context_tokens=shadow.max_context,
+        max_output_tokens=shadow.max_output,
+    )
+
+
+def _shadow_grant(limits: pb.ShadowLimits) -> ShadowGrant:
+    told = {field.name: value for field, value in limits.ListFields()}
+    return ShadowGrant(
+        kv_hard_bytes=told.get("kv_hard_bytes"),
+        max_running=told.get("max_running"),
+        max_queued=told.get("max_queued"),
+        max_context=told.get("max_context_tokens"),
+        max_output=told.get("max_output_tokens"),
     )
 
 
@@ -78,6 +113,11 @@ def grants_of(hello: pb.Hello) -> dict[Holder, Grant]:
             max_output=policy.max_output_tokens,
             priority=_PRIORITY_NAME.get(policy.priority, "standard"),
             share_groups=tuple(policy.share_groups),
+            host_bytes=policy.host_bytes,
+            disk_bytes=policy.disk_bytes,
+            shadow=_shadow_grant(policy.shadow),
+            fleet_hard_bytes=policy.fleet_hard_bytes,
+            fleet_max_running=policy.fleet_max_running,
         )
         for policy in hello.grants
     }
