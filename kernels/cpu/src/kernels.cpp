@@ -168,6 +168,7 @@ TABLES
 #if defined(__x86_64__)
 #pragma GCC push_options
 #pragma GCC target("avx2,fma,f16c,bmi2")
+#define HALF_REGISTERS
 namespace avx2 {
 #include "simd.inc"
 #include "pages.inc"
@@ -178,6 +179,7 @@ namespace avx2 {
 #include "reductions.inc"
 TABLES
 }  // namespace avx2
+#undef HALF_REGISTERS
 #pragma GCC pop_options
 
 #pragma GCC push_options
