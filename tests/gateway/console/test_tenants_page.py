@@ -9,8 +9,9 @@ from django.conf import settings
 from django.test import Client
 
 from tenants.console import readings
-from tenants.contracts import STATS_KEY, TenantUse, TenantView, WorkerStats
+from tenants.contracts import STATS_KEY, Actor, TenantUse, TenantView, WorkerStats
 from tenants.models import User
+from tenants.services.workers import set_draining
 
 OPERATOR_PAGES = [
     "/operator/tenants/",
@@ -89,6 +90,14 @@ def test_redis_away(
     assert answer.status_code == 200
     assert "1 of 1 without a reading" in answer.content.decode()
     assert "hard limit 256 MiB" in answer.content.decode()
+
+
+def test_a_draining_worker_says_so(operator: User, worker: str, signed_in: Callable[[User], Client]) -> None:
+    """The panel of the fleet names it as draining for as long as an operator lets it drain."""
+    client = signed_in(operator)
+    for draining in (True, False):
+        set_draining(worker_id=worker, draining=draining, actor=Actor("system", "tests", "tests"))
+        assert ("draining" in client.get("/operator/tenants/").content.decode()) is draining
 
 
 def test_nothing_yet(operator: User, signed_in: Callable[[User], Client]) -> None:

@@ -1,14 +1,16 @@
 """Policy written to Postgres reaches every worker, in order, and comes back as acks."""
 
 import asyncio
+from functools import partial
 from pathlib import Path
 
 from tenants import selectors
-from tenants.contracts import PolicyAcks
-from tenants.models import Worker
-from tenants.services.workers import announce
+from tenants.contracts import Actor, PolicyAcks
+from tenants.services.workers import announce, set_draining
 from tests.gateway.controller.conftest import controller, in_thread, set_hard, until, until_stored
 from tests.gateway.controller.scripted_worker import ScriptedWorker, scripted_worker
+
+ACTOR = Actor("system", "tests", "tests")
 
 MIB = 1 << 20
 
@@ -117,14 +119,19 @@ def test_a_grant_grows_only_after_the_other_has_acked_less(tenant: str, sockets:
 
 
 def test_draining_reaches_the_worker(tenant: str, sockets: Path) -> None:
-    """A worker whose row says that it drains is told so, by the next poll at the latest."""
+    """A worker that an operator drains is told so, and told when that is over; one that comes back hears it first."""
 
     async def story() -> None:
         async with scripted_worker("drained", sockets) as worker, controller():
             await join(worker)
             await until(lambda: worker.draining == [False])
-            await in_thread(lambda: Worker.objects.filter(pk="drained").update(draining=True))
-            await until(lambda: worker.draining == [False, True])
+            for draining in (True, False, True):
+                await in_thread(partial(set_draining, worker_id="drained", draining=draining, actor=ACTOR))
+                await until(lambda: worker.draining[-1] is draining)  # noqa: B023
+            assert worker.draining == [False, True, False, True]
+        async with scripted_worker("drained", sockets) as restarted, controller():
+            await join(restarted)
+            await until(lambda: restarted.draining == [True])
 
     asyncio.run(story())
 
