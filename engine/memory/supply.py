@@ -77,7 +77,7 @@ class Supply:
         while self.pool.num_free - self.reserved < count - promised:
             giver = self._giver(account, last_resort=last_resort)
             if giver is not account:
-                self._taken[Taking(account.owner, giver.owner)] += 1
+                self.note_taken(account, giver)
             self.evict(giver)
         return None
 
@@ -134,6 +134,10 @@ class Supply:
         self.touched.append(block)
         if parent is not None:
             candidates.offer(parent, account.cached)
+
+    def note_taken(self, by: Account, of: Account) -> None:
+        """Note that an account is about to give up a cached block for another's need."""
+        self._taken[Taking(by.owner, of.owner)] += 1
 
     def take_taken(self) -> dict[Taking, int]:
         """Return the cached blocks that accounts gave up for others' needs, since the last call."""

@@ -60,12 +60,18 @@ class Interference:
         """Whether any sequence has tokens to compute again."""
         return bool(self._losses)
 
+    @property
+    def num_pairs(self) -> int:
+        """Pairs that are kept."""
+        return len(self._pairs)
+
     def preempted(self, sequence: SequenceState, by: AccountOwner | None) -> None:
         """Note that a running sequence is about to lose its blocks; `by` None: for its own tenant's limits or need."""
         taking = _taking(sequence, by)
         self._cost(taking).num_preemptions += 1
         sequence.tenant.num_preemptions += 1
-        computed, before = sequence.computed, self._losses.get(sequence.id)
+        before = self._losses.get(sequence.id)
+        computed = min(sequence.computed, len(sequence.tokens) - 1)  # the last token's step is not committed
         # What was lost before and is not there again was not lost to this one.
         parts = [part for part in before.parts if part[0] > computed] if before is not None else []
         if computed and not (parts and parts[0][1] == taking):
