@@ -74,6 +74,7 @@ class Worker:
         self._described = asyncio.Event()
         self._settled = asyncio.Event()
         self._serving = False
+        self._serving_due = asyncio.Event()
         self._stop = asyncio.Event()
         self._hurry = asyncio.Event()
 
@@ -89,7 +90,8 @@ class Worker:
         self._journal.start()
         await self._server.start()
         core = asyncio.create_task(self._core.run(self))
-        tasks = [core, asyncio.create_task(self._load()), asyncio.create_task(self._tick())]
+        others = (self._load(), self._tick(), self._tell_health())
+        tasks = [core, *map(asyncio.create_task, others)]
         stopping = asyncio.create_task(self._stop.wait())
         try:
             await self._until(stopping, tasks)
@@ -215,6 +217,13 @@ class Worker:
             if not self._core_ready:
                 self._hub.stats_due()
 
+    async def _tell_health(self) -> None:
+        """Keep what the health service answers in line with whether requests are served."""
+        while True:
+            await self._serving_due.wait()
+            self._serving_due.clear()
+            await self._server.set_serving(self._serving)
+
     def _take_ready(self, frame: ipc.ReadyFrame) -> None:
         # The policy goes first, so that no request of this core is judged without it.
         self._shape = frame
@@ -238,9 +247,8 @@ class Worker:
             self._settled.set()
         else:
             self._settled.clear()
-        if ready != self._serving:
-            self._serving = ready
-            self._serving_change = asyncio.create_task(self._server.set_serving(ready))
+        self._serving = ready
+        self._serving_due.set()
 
     def _announce(self) -> None:
         if self._announcer is None or self._folder is None or self._shape is None:
