@@ -64,13 +64,18 @@ class HintPublisher:
     def sent(self, kind: Literal["tenant", "share_group"], name: str, version: int, *, of: int) -> None:
         """Say that a version of a tenant or group is on its way to `of` live workers; none has applied it yet."""
         whose = {"tenant_id": "", "share_group": ""} | {"tenant_id" if kind == "tenant" else "share_group": name}
-        self._put("policy", {**whose, "version": version, "applied": 0, "of": of, "ms": 0.0})
+        self._put(
+            "policy", {**whose, "version": version, "applied": 0, "of": of, "ms": 0.0, "settled": 0, "settled_ms": 0.0}
+        )
 
     def policy(self, acks: PolicyAcks) -> None:
         """Say how far a policy version has come."""
         slowest = max((ack.ms for ack in acks.workers if ack.ms is not None), default=0.0)
         whose = {"tenant_id": acks.tenant_id, "share_group": acks.share_group}
-        self._put("policy", {**whose, "version": acks.version, "applied": acks.applied, "of": acks.of, "ms": slowest})
+        settled = (ack.settled_at for ack in acks.workers if ack.settled_at is not None)
+        seconds = max(((at - acks.changed_at).total_seconds() for at in settled), default=0.0)
+        progress = {"version": acks.version, "applied": acks.applied, "of": acks.of, "ms": slowest}
+        self._put("policy", {**whose, **progress, "settled": acks.settled, "settled_ms": max(seconds, 0.0) * 1000})
 
     def workers(self) -> None:
         """Say that the set of workers changed."""

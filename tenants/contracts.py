@@ -597,8 +597,9 @@ class FairnessView(msgspec.Struct, frozen=True, kw_only=True):
 # Hints that the live websocket carries: {"type": "hint", "kind": ..., "seq": n, ...}; `seq` rises by one per socket
 # group and a client that sees a gap refetches.
 #   kind "stats":   {"workers": [WorkerStats, ...]}
-#   kind "policy":  {"tenant_id", "share_group", "version", "applied": n, "of": m, "ms": float}   after each ack; a
-#                   version is a tenant's or a share group's (the other is empty); a group's comes once more when its
-#                   prefixes, tokenised after its limits were sent, are in force
+#   kind "policy":  {"tenant_id", "share_group", "version", "applied": n, "of": m, "ms": float, "settled": n,
+#                   "settled_ms": float}   after each ack, and when a worker has settled; times are of the slowest that
+#                   has told, from the commit; a version is a tenant's or a share group's (the other is empty); a
+#                   group's comes once more when its prefixes, tokenised after its limits were sent, are in force
 #   kind "workers": {}                                                                 the set of workers changed
 HintKind = Literal["stats", "policy", "workers"]

@@ -1,4 +1,4 @@
-"""Control streams: policy, acks and drain come down; Hello, Applied, Stats and usage records go up.
+"""Control streams: policy, acks and drain come down; Hello, Applied, Settled, Stats and usage records go up.
 
 Everything that goes up is either the newest of its kind or read from the journal when the controller is ready for it,
 so a controller that reads slowly costs no memory.
@@ -21,7 +21,7 @@ _BATCH_RECORDS = 256
 _UNACKED_RECORDS = 2048  # sent and not acked, at most
 _RESEND_SECONDS = 10.0  # without an ack, unacked records go again
 _HELLO_SECONDS = 10.0  # how long Hello waits for a core that is starting
-_APPLIED_KEPT = 64
+_ACKS_KEPT = 128
 _LAST_WRITE_SECONDS = 1.0
 
 log = structlog.get_logger(part="control")
@@ -65,7 +65,7 @@ class ControlStream:
         self._plane = plane
         self._journal = journal
         self._wake = asyncio.Event()
-        self._applied: deque[pb.Applied] = deque(maxlen=_APPLIED_KEPT)
+        self._acks: deque[pb.ControlEvent] = deque(maxlen=_ACKS_KEPT)
         self._stats_due = False
         self._has_told_all = False  # this controller has had complete statistics
         self._records_due = True
@@ -104,7 +104,12 @@ class ControlStream:
 
     def applied(self, applied: pb.Applied) -> None:
         """Send an ack."""
-        self._applied.append(applied)
+        self._acks.append(pb.ControlEvent(applied=applied))
+        self._wake.set()
+
+    def settled(self, settled: pb.Settled) -> None:
+        """Say that nobody is above the limits of a push any more."""
+        self._acks.append(pb.ControlEvent(settled=settled))
         self._wake.set()
 
     def stats_due(self) -> None:
@@ -144,8 +149,8 @@ class ControlStream:
         await self._wait_settled()
         await write(pb.ControlEvent(hello=self._plane.hello()))
         while not self._closing:
-            while self._applied:
-                await write(pb.ControlEvent(applied=self._applied.popleft()))
+            while self._acks:
+                await write(self._acks.popleft())
             if self._stats_due:
                 self._stats_due = False
                 self._resend_when_late()
@@ -154,7 +159,7 @@ class ControlStream:
             if self._records_due and self._sent - (self._acked or 0) < _UNACKED_RECORDS:
                 await self._send_records(write)
                 continue
-            if not (self._applied or self._stats_due or self._closing):
+            if not (self._acks or self._stats_due or self._closing):
                 self._wake.clear()
                 await self._wake.wait()
 
@@ -204,6 +209,11 @@ class ControlHub:
         """Pass on the core's ack."""
         if self._current is not None:
             self._current.applied(applied)
+
+    def settled(self, settled: pb.Settled) -> None:
+        """Pass on that nobody is above the limits of a push any more."""
+        if self._current is not None:
+            self._current.settled(settled)
 
     def stats_due(self) -> None:
         """Send statistics to the controller."""

@@ -24,11 +24,13 @@ from engine.front.dispatch import Dispatcher
 from engine.front.journal import Journal
 from engine.front.meter import Meter
 from engine.front.policies import POLICY, SHARE_GROUPS, PolicyBook, policy_frame
+from engine.front.preview import Previewer
 from engine.front.server import EngineService, Server
 from engine.front.state import StateLock
 from engine.front.stats import StatsBook
 from engine.model.folder import ModelFolder, resolve_model
 from engine.protocol import pb
+from engine.trace.ring import FILE_NAME
 
 _STATS_SECONDS = 0.25
 _COMMIT_SECONDS = 2.0  # for the last usage records at the end
@@ -66,7 +68,9 @@ class Worker:
         self._dispatcher = Dispatcher(self._meter, config.worker_id, self._core.send)
         self._hub = ControlHub(self, self._journal)
         self._meter.watch(self._hub.records_due)
-        self._server = Server(config, EngineService(self, self._dispatcher, self._hub, outbox_bytes=outbox_bytes))
+        previewer = Previewer(config.state_dir / FILE_NAME, self._book)
+        service = EngineService(self, self._dispatcher, self._hub, previewer, outbox_bytes=outbox_bytes)
+        self._server = Server(config, service)
         self._folder: ModelFolder | None = None
         self._fingerprint = ""  # with the folder
         self._shape: ipc.ReadyFrame | None = None  # of the newest core that was ready
@@ -113,9 +117,17 @@ class Worker:
                 self._stats.add(frame)
                 self._hub.stats_due()
             case ipc.AppliedFrame():
-                self._book.applied = pb.Applied(version=frame.version, epoch=frame.epoch, at=frame.at)
+                self._book.applied = pb.Applied(
+                    version=frame.version,
+                    epoch=frame.epoch,
+                    at=frame.at,
+                    over_bytes=frame.over_bytes,
+                    settle_seconds=frame.settle_seconds,
+                )
                 self._hub.applied(self._book.applied)
                 self._update()
+            case ipc.SettledFrame():
+                self._hub.settled(pb.Settled(version=frame.version, epoch=frame.epoch, at=frame.at))
             case ipc.ReadyFrame():
                 self._take_ready(frame)
 

@@ -17,8 +17,9 @@ import structlog
 from django.db import Error
 
 from engine.protocol import engine_pb2 as pb
-from gateway.controller.acks import Ack, AckRecorder
+from gateway.controller.acks import Ack, AckRecorder, Settled
 from gateway.controller.balance import Balance
+from gateway.controller.boosts import BoostTimer
 from gateway.controller.holders import Holder, Policy, share_group, tenant
 from gateway.controller.leadership import Leadership
 from gateway.controller.ledger import TERM_BITS, Ledger
@@ -63,6 +64,7 @@ class Fleet:
         self._ledger = Ledger(term=leadership.term)
         self._sharing = Sharing(self._prefix, self._regrant, hints.prefixes)
         self._balance = Balance(self._ledger, self._wake.set)
+        self._boosts = BoostTimer(threads)
         self._acks = AckRecorder(threads, hints.policy)
         self._series = SeriesRecorder(threads, leadership.term)
         self._known: dict[str, KnownWorker] = {}
@@ -91,6 +93,7 @@ class Fleet:
                 tasks.create_task(self._sharing.run(), name="sharing")
                 tasks.create_task(self._tidy(), name="tidy")
                 tasks.create_task(self._balance.run(), name="balance")
+                tasks.create_task(self._boosts.run(), name="boosts")
                 tasks.create_task(self._reconcile(), name="reconcile")
         finally:
             running = [task for _, task in self._links.values()]
@@ -103,6 +106,8 @@ class Fleet:
     async def _listen(self) -> None:
         async for channels in self._leadership.changes():
             self._due |= channels or {POLICY_CHANNEL, WORKERS_CHANNEL}
+            if POLICY_CHANNEL in channels:
+                self._boosts.look()
             self._wake.set()
 
     async def _reconcile(self) -> None:
@@ -278,8 +283,15 @@ class Fleet:
         """A worker has applied a push: record it, and let others grow into what it gave up."""
         version = self._ledger.acknowledge(worker_id, (applied.version, applied.epoch))
         if version:
-            self._acks.take(Ack(worker_id, version, _moment(applied.at)))
+            seconds = applied.settle_seconds if math.isfinite(applied.settle_seconds) else 0.0
+            self._acks.take(Ack(worker_id, version, _moment(applied.at), applied.over_bytes, max(0.0, seconds)))
         self._wake.set()
+
+    def settled(self, worker_id: str, settled: pb.Settled) -> None:
+        """Nobody is above the limits of a push that a worker has applied any more: record it."""
+        version = self._ledger.settle(worker_id, (settled.version, settled.epoch))
+        if version:
+            self._acks.take(Settled(worker_id, version, _moment(settled.at)))
 
     def stats(self, worker_id: str, stats: pb.Stats) -> None:
         """Pass a worker's statistics on to the dashboards and the time series."""

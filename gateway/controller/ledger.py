@@ -23,6 +23,7 @@ from tenants.contracts import PolicyView
 Mark = tuple[int, int]  # (version, epoch)
 
 TERM_BITS = 24  # pushes of one term before its epochs reach into the next one's: 16 million
+MAX_SETTLING = 64  # pushes of one worker that may still be told to have settled
 MAX_UNACKED = 8  # pushes on the way to one worker; what comes after is merged into the next
 MAX_PUSH_TOKENS = 2_000_000  # of prefixes in one push, at most 10 MB of them; one group alone may have more
 
@@ -57,6 +58,7 @@ class _Book:
     sent_mark: Mark = (0, 0)
     sent_version: int = 0
     unacked: deque[Push] = field(default_factory=deque)
+    settling: deque[tuple[Mark, int]] = field(default_factory=lambda: deque(maxlen=MAX_SETTLING))  # acked lately
 
 
 class Ledger:
@@ -177,12 +179,18 @@ class Ledger:
         while book.unacked and book.unacked[0].mark <= mark:
             push = book.unacked.popleft()
             version = max(version, push.version)
+            book.settling.append((push.mark, push.version))
             if push.snapshot:
                 book.acked = {}
             book.acked.update(push.grants)
             for holder in push.removed:
                 book.acked.pop(holder, None)
         return version
+
+    def settle(self, worker: str, mark: Mark) -> int:
+        """Nobody is above the limits of the push with `mark` any more: return its policy version, 0 for none known."""
+        book = self._books.get(worker)
+        return dict(book.settling).get(mark, 0) if book is not None else 0
 
     # ------------------------------------------------------------ what to push
 

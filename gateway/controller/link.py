@@ -35,6 +35,10 @@ class LinkListener(Protocol):
         """The worker has applied a push. May raise `Superseded`, which ends the stream."""
         ...
 
+    def settled(self, worker_id: str, settled: pb.Settled) -> None:
+        """Nobody is above the limits of a push that the worker has applied any more."""
+        ...
+
     def stats(self, worker_id: str, stats: pb.Stats) -> None:
         """The worker's statistics, 4 a second."""
         ...
@@ -116,6 +120,8 @@ class WorkerLink:
         match event.WhichOneof("event"):
             case "applied":
                 self._listener.applied(self.worker_id, event.applied)
+            case "settled":
+                self._listener.settled(self.worker_id, event.settled)
             case "stats":
                 self._listener.stats(self.worker_id, event.stats)
             case "usage":

@@ -157,7 +157,7 @@ def put_back(current: PolicyView, changes: Mapping[str, Any], before: Mapping[st
         back["kv_hard_bytes"] = max(back["kv_hard_bytes"], current.kv_soft_bytes)
     elif "kv_soft_bytes" in back and "kv_hard_bytes" not in back:
         back["kv_soft_bytes"] = min(back["kv_soft_bytes"], current.kv_hard_bytes)
-    return rules.changed(current, back) if back else current
+    return msgspec.structs.replace(current, **back)
 
 
 def _check_end(ends_at: datetime) -> None:
