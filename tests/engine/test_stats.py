@@ -4,8 +4,9 @@ import zmq
 
 from engine import ipc
 from engine.mailbox import FrameMailbox
+from engine.request import TenantId
 from engine.stats import ShareGroupUse, collect
-from tests.engine.world import BLOCK_BYTES, World
+from tests.engine.world import BLOCK_BYTES, ShortOutputs, World
 
 PREFIX = [(7 * place) % 900 for place in range(18)]
 
@@ -72,13 +73,7 @@ def test_share_groups_cross_the_link() -> None:
     world = sharing()
     world.submit("minnow", [*PREFIX, 1, 2, 3], 6)
     world.run()
-    with zmq.Context() as context, context.socket(zmq.PAIR) as front, context.socket(zmq.PAIR) as core:
-        front.bind("inproc://link")
-        core.connect("inproc://link")
-        FrameMailbox(core).stats(collect(world.scheduler))
-        assert front.poll(5000)
-        frame = ipc.decode_to_front(front.recv())
-    assert isinstance(frame, ipc.StatsFrame)
+    frame = collected(world)
     held = 4 * BLOCK_BYTES
     assert frame.share_groups == [
         ipc.ShareGroupUse(
@@ -86,3 +81,44 @@ def test_share_groups_cross_the_link() -> None:
         )
     ]
     assert [use.tenant for use in frame.tenants] == ["minnow"]
+
+
+def collected(world: World) -> ipc.StatsFrame:
+    """Collect, and return what crosses the link."""
+    with zmq.Context() as context, context.socket(zmq.PAIR) as front, context.socket(zmq.PAIR) as core:
+        front.bind("inproc://link")
+        core.connect("inproc://link")
+        FrameMailbox(core).stats(collect(world.scheduler))
+        assert front.poll(5000)
+        frame = ipc.decode_to_front(front.recv())
+    assert isinstance(frame, ipc.StatsFrame)
+    return frame
+
+
+def test_a_tenants_service_wait_and_losses_cross_the_link() -> None:
+    """A whale of weight 2 borrows eight blocks, loses a place to the minnow's guarantee, and waits for it."""
+    world = World(num_blocks=20, block_size=4, budget=128)
+    world.policy("whale", soft=11, weight=2.0)
+    world.policy("minnow", soft=8)
+    world.scheduler.roster.tenant(TenantId("whale")).lengths = ShortOutputs()
+    for _ in range(2):
+        world.submit("whale", 38, 8)
+    world.step(1.0)
+    (whale, _) = collected(world).tenants
+    assert (whale.kv_borrowed_bytes, whale.above_soft_seconds, whale.weight) == (9 * BLOCK_BYTES, 1.0, 2.0)
+    assert whale.service == 2 * 38 + 2 * 2
+    world.submit("minnow", 31, 1)
+    world.step(1.0)
+    frame = collected(world)
+    (whale, _) = frame.tenants
+    assert (whale.num_preemptions, whale.running, whale.queued, whale.oldest_wait_seconds) == (1, 1, 1, 1.0)
+    (pair,) = frame.interference
+    assert (pair.by, pair.of, pair.num_preemptions) == ("minnow", "whale", 1)
+    assert collected(world).interference == []
+    world.run()
+    frame = collected(world)
+    whale = frame.tenants[0]
+    assert whale.recomputed_tokens == frame.interference[0].recomputed_tokens > 0
+    assert whale.service == 2 * 38 + 2 * 2 * 8
+    assert frame.pressure is not None
+    assert 0.0 < frame.pressure.score < 1.0

@@ -1,5 +1,6 @@
 """Statistics over the last second."""
 
+import msgspec
 import pytest
 
 from engine import ipc
@@ -81,3 +82,97 @@ def test_counts_outlive_a_core() -> None:
     book.add(frame(2.0, 1, preemptions=1))
     assert take(book).num_preemptions == 5
     assert take(book).output_tokens_per_second == 0
+
+
+def pair(by: str, of: str, cached_blocks: int = 0, num_preemptions: int = 0) -> ipc.Interference:
+    """What one account has cost another."""
+    return ipc.Interference(
+        by=by,
+        of=of,
+        cached_blocks=cached_blocks,
+        num_preemptions=num_preemptions,
+        recomputed_tokens=0,
+        swapped_bytes=0,
+    )
+
+
+def told(stats: pb.Stats) -> dict[tuple[str, str], int]:
+    """The cached blocks of each pair that was told."""
+    return {(one.by, one.of): one.cached_blocks for one in stats.interference}
+
+
+def test_pairs_are_told_when_they_have_changed_and_all_of_them_when_asked() -> None:
+    """Changes of several frames are told once, with their newest counts."""
+    book = StatsBook()
+    for at, pairs in ((0.0, [pair("a", "b", 1), pair("a", "c", 5)]), (0.25, [pair("a", "b", 2)]), (0.5, [])):
+        book.add(msgspec.structs.replace(frame(at, 0), interference=pairs))
+    assert told(take(book)) == {("a", "b"): 2, ("a", "c"): 5}
+    assert told(take(book)) == {}
+    book.add(msgspec.structs.replace(frame(0.75, 0), interference=[pair("a", "c", 6)]))
+    complete = book.take(block_bytes=4, applied_version=3, core_ready=True, complete=True)
+    assert told(complete) == {("a", "b"): 2, ("a", "c"): 6}
+    assert told(take(book)) == {}
+
+
+def test_a_forgotten_pair_is_told_once_and_gone() -> None:
+    """Its last news is zeros; complete statistics no longer have it."""
+    book = StatsBook()
+    book.add(msgspec.structs.replace(frame(0.0, 0), interference=[pair("a", "b", 1)]))
+    take(book)
+    book.add(msgspec.structs.replace(frame(0.25, 0), interference=[pair("a", "b")]))
+    assert told(take(book)) == {("a", "b"): 0}
+    assert told(book.take(block_bytes=4, applied_version=3, core_ready=True, complete=True)) == {}
+
+
+def test_a_new_core_counts_from_its_own_start() -> None:
+    """Pairs of the dead one are gone, and the time from which all counts is another; without a core there is none."""
+    book = StatsBook()
+    book.add(msgspec.structs.replace(frame(10.0, 0), interference=[pair("a", "b", 7)]))
+    book.add(frame(10.25, 0))
+    assert take(book).core_started_at == 10.0
+    book.core_lost()
+    assert (take(book).core_started_at, told(take(book))) == (0.0, {})
+    book.add(msgspec.structs.replace(frame(20.0, 0), interference=[pair("a", "b", 2)]))
+    stats = take(book)
+    assert (stats.core_started_at, told(stats)) == (20.0, {("a", "b"): 2})
+
+
+def test_pressure_and_a_tenants_counters_come_through() -> None:
+    """As the core counts them."""
+    book = StatsBook()
+    use = ipc.TenantUse(
+        tenant="a",
+        kv_bytes=10,
+        kv_peak_bytes=10,
+        kv_borrowed_bytes=4,
+        running=1,
+        queued=2,
+        output_tokens=9,
+        above_soft_seconds=1.5,
+        service=20.5,
+        num_preemptions=3,
+        recomputed_tokens=40,
+        oldest_wait_seconds=0.5,
+        weight=2.0,
+        shadow=[ipc.ShadowCount(limit="max_running", refused=1, delayed=2)],
+    )
+    pressure = ipc.Pressure(score=0.5, use=0.25, borrowed=0.125, wait=0.75, swap=1.0)
+    book.add(msgspec.structs.replace(frame(0.0, 9), tenants=[use], pressure=pressure))
+    stats = take(book)
+    assert stats.pressure == pb.Pressure(score=0.5, use=0.25, borrowed=0.125, wait=0.75, swap=1.0)
+    assert stats.tenants[0] == pb.TenantStats(
+        tenant="a",
+        kv_bytes=10,
+        kv_peak_bytes=10,
+        kv_borrowed_bytes=4,
+        running=1,
+        queued=2,
+        output_tokens=9,
+        above_soft_seconds=1.5,
+        service=20.5,
+        num_preemptions=3,
+        recomputed_tokens=40,
+        oldest_wait_seconds=0.5,
+        weight=2.0,
+        shadow=[pb.ShadowCount(limit="max_running", refused=1, delayed=2)],
+    )
