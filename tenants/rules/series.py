@@ -10,6 +10,7 @@ MOST_STEPS = 360  # points of one line
 MOST_POINTS = 10_000  # of all lines together
 LONGEST = timedelta(days=92)
 USUAL = timedelta(hours=1)
+EARLIEST, LATEST = datetime(2000, 1, 1, tzinfo=UTC), datetime(9000, 1, 1, tzinfo=UTC)
 FINE = timedelta(hours=24)  # how long rows of ten seconds last
 
 
@@ -19,6 +20,9 @@ def time_range(start: datetime | None, end: datetime | None, now: datetime) -> t
     Raises:
         Invalid: names the parameter, `from` or `to`, and what it may be.
     """
+    for field, at in (("from", start), ("to", end)):
+        if at is not None and not EARLIEST <= at <= LATEST:
+            raise Invalid(field, f"{field} must be a time from {EARLIEST.year} to {LATEST.year}")
     end = end or now
     start = start or end - USUAL
     if start >= end:

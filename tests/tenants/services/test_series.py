@@ -120,9 +120,7 @@ def test_a_row_that_comes_late_is_merged_into_the_coarse_one(db: None) -> None:
     assert (sample.covered, sample.service, sample.kv_bytes) == (15.0, 10.0, pytest.approx(200.0))
 
 
-def test_two_roll_ups_at_once_count_nothing_twice(
-    transactional_db: None, in_threads: Callable[..., list[Any]]
-) -> None:
+def test_two_roll_ups_at_once_count_nothing_twice(transactional_db: None, in_threads: Callable[..., list[Any]]) -> None:
     """Beat may start one while another still runs."""
     start = (timezone.now().timestamp() - 48 * 3600) // 300 * 300
     for n in range(60):
