@@ -57,6 +57,6 @@ def _search(roster: "Roster", group: BeamGroup) -> None:
     held = {block for table in tables for block in table.blocks}
     if len(held) + sum(table.reserved for table in tables) > group.most_blocks:
         raise InvariantError(f"the beams of request {leader.id} hold or are promised more than they may need")
-    most = roster.memory.blocks_for(leader.num_prompt + leader.max_tokens)
+    most = roster.memory.blocks_for(leader.max_length)
     if group.search is not None and any(len(table.blocks) + table.reserved < most for table in tables):
         raise InvariantError(f"a beam of request {leader.id} is promised less than it may need")

@@ -69,7 +69,7 @@ class Commit:
             tokens.append(token)  # what `_append` does, without the call
             tenant.counter += tenant.output_cost
             tenant.output_tokens += 1
-            if token in sequence.stop_ids or computed + 1 - sequence.num_prompt >= sequence.max_tokens:
+            if token in sequence.stop_ids or computed + 1 >= sequence.max_length:
                 self._finish(sequence, (token,), (), now)
             elif sequence.announced:
                 held = sequence.kv_block_seconds + table.block_seconds + table.num_metered * (now - table.since)
@@ -164,7 +164,7 @@ class Commit:
         tenant.counter += tenant.output_cost
         tenant.output_tokens += 1
         chosen = () if logprobs is None else (logprobs.chosen,)
-        if token in sequence.stop_ids or len(tokens) - sequence.num_prompt >= sequence.max_tokens:
+        if token in sequence.stop_ids or len(tokens) >= sequence.max_length:
             self._finish(sequence, (token,), chosen, now)
         else:
             outputs.append(self._announcement(sequence, now, (token,), chosen))

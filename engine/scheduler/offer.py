@@ -109,7 +109,7 @@ def most_blocks(sequence: SequenceState, memory: KVMemory) -> int:
     """Return the blocks that a sequence may ever need, with all its beams if it is searched for."""
     if sequence.beams is not None:
         return sequence.beams.most_blocks
-    return memory.blocks_for(sequence.num_prompt + sequence.max_tokens)
+    return memory.blocks_for(sequence.max_length)
 
 
 def waits_to_fork(sequence: SequenceState, block_size: int) -> bool:

@@ -216,12 +216,11 @@ class Scheduler:
             if table is None:  # preempted for an older one in this loop
                 continue
             tokens, computed = sequence.tokens, sequence.computed
-            remaining = len(tokens) - computed
-            if remaining == 1:
+            if len(tokens) - computed == 1:
                 if computed >= table.capacity and not make_room(self.roster, sequence, number, now):
                     continue
                 token = tokens[computed]  # all but this one are computed
-            elif remaining:
+            elif computed < len(tokens):
                 prefills.setdefault(sequence.tenant, []).append(sequence)
                 continue
             elif self._goes_ahead(sequence, now):
@@ -241,7 +240,7 @@ class Scheduler:
     def _goes_ahead(self, sequence: SequenceState, now: float) -> bool:
         """Say whether a sequence whose token is to come goes on behind it, with a slot for it that costs nobody."""
         table, computed = sequence.table, sequence.computed
-        if table is None or sequence.needs_result or computed + 1 - sequence.num_prompt >= sequence.max_tokens:
+        if table is None or sequence.needs_result or computed + 1 >= sequence.max_length:
             return False
         return computed < table.capacity or self.memory.grow(table, computed + 1, now) is None
 

@@ -110,8 +110,7 @@ def expected_blocks(sequence: SequenceState, block_size: int) -> int:
     """Return the blocks that a sequence is expected to hold at its end, by its tenant's outputs so far."""
     length = len(sequence.tokens) + 1
     expected = sequence.num_prompt + sequence.tenant.lengths.predict(sequence.generated)
-    most = sequence.num_prompt + sequence.max_tokens
-    return -(-min(most, max(length, expected)) // block_size)
+    return -(-min(sequence.max_length, max(length, expected)) // block_size)
 
 
 def growth(sequence: SequenceState, block_size: int) -> int:

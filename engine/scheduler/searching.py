@@ -72,7 +72,7 @@ def _secure(
 ) -> None:
     """Copy open blocks that are shared, and promise every beam what it may still need."""
     memory = roster.memory
-    most = memory.blocks_for(leader.num_prompt + leader.max_tokens)
+    most = memory.blocks_for(leader.max_length)
     shortage = None
     for one in forked:
         if one.table is not None and one.computed < one.table.capacity:

@@ -56,7 +56,7 @@ class SequenceState:
         "index",
         "join_until",
         "kv_block_seconds",
-        "max_tokens",
+        "max_length",
         "num_preemptions",
         "num_prompt",
         "number",
@@ -94,7 +94,7 @@ class SequenceState:
         self.state = State.HELD
         self.tokens: list[int] = list(request.prompt)
         self.num_prompt = len(self.tokens)
-        self.max_tokens = 0  # output tokens, all limits applied
+        self.max_length = self.num_prompt  # tokens of prompt and output, all limits applied
         self.stop_ids: frozenset[int] = frozenset()
         self.sampling = request.sampling
         self.random_key = 0
@@ -112,6 +112,15 @@ class SequenceState:
         self.policy_stamp = 0  # the tenant's policy under which `max_tokens` was worked out
         self.timer = 0.0  # when it ends if nothing happens before; 0: never
         self.refusal: Refusal | None = None  # why it is parked
+
+    @property
+    def max_tokens(self) -> int:
+        """Output tokens that it may have, all limits applied."""
+        return self.max_length - self.num_prompt
+
+    @max_tokens.setter
+    def max_tokens(self, granted: int) -> None:
+        self.max_length = self.num_prompt + granted
 
     @property
     def generated(self) -> int:
