@@ -19,6 +19,7 @@ from functools import partial
 from bench.report import Row, machine, medians, samples_of, show, take_turns, write
 from engine.config import EngineConfig
 from engine.model.folder import ModelFolder, resolve_model
+from engine.model.link import Link
 from engine.model.runner import ModelRunner
 from engine.request import BlockId, SamplingParams, SequenceId
 from engine.step import BlockCopy, SequenceStep, StepPlan, TableWrite
@@ -49,8 +50,8 @@ class DecodeCase:
 class Ours:
     """Drives the runner with plans as the scheduler makes them, without the scheduler."""
 
-    def __init__(self, config: EngineConfig, folder: ModelFolder) -> None:
-        self._runner = ModelRunner(config, folder)
+    def __init__(self, config: EngineConfig, folder: ModelFolder, link: Link | None = None) -> None:
+        self._runner = ModelRunner(config, folder, link)
         self._chunk = config.max_batched_tokens
 
     def __str__(self) -> str:
@@ -71,7 +72,7 @@ class Ours:
             for row in range(1, case.batch)
             for column in range(self._columns(case.context))
         ]
-        self._step([_part(0, case.context, [100])], self._tables(case.batch, columns), tuple(copies))
+        self._step([part(0, case.context, [100])], self._tables(case.batch, columns), tuple(copies))
 
     def decode(self, case: DecodeCase) -> float:
         """Generate tokens behind the contexts; return tokens a second."""
@@ -83,7 +84,7 @@ class Ours:
         """Return the tokens of each step."""
         tokens, found = [100 + row for row in range(case.batch)], []
         for step in range(steps):
-            tokens = self._step([_part(row, case.context + step, [token]) for row, token in enumerate(tokens)])
+            tokens = self._step([part(row, case.context + step, [token]) for row, token in enumerate(tokens)])
             found.append(tokens)
         return found
 
@@ -102,7 +103,7 @@ class Ours:
         for start in range(0, num_tokens, self._chunk):
             chunk = prompt[start : start + self._chunk]
             last = start + len(chunk) == num_tokens
-            self._step([_part(0, start, chunk, sampled=last)], tables if start == 0 else ())
+            self._step([part(0, start, chunk, sampled=last)], tables if start == 0 else ())
 
     def _step(
         self, parts: list[SequenceStep], tables: tuple[TableWrite, ...] = (), copies: tuple[BlockCopy, ...] = ()
@@ -158,7 +159,8 @@ def _prompt(num_tokens: int) -> list[int]:
     return [(31 * index) % 40000 + 100 for index in range(num_tokens)]
 
 
-def _part(row: int, start: int, token_ids: list[int], *, sampled: bool = True) -> SequenceStep:
+def part(row: int, start: int, token_ids: list[int], *, sampled: bool = True) -> SequenceStep:
+    """Return a row's tokens from `start` on, as a part of a step."""
     sampling = GREEDY if sampled else None
     return SequenceStep(sequence=SequenceId(row), row=row, start=start, token_ids=token_ids, sampling=sampling)
 

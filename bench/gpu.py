@@ -2,7 +2,7 @@
 
     1  correctness of every kernel in bf16 and fp32 against a float64 oracle, in several processes
     2  speed of every kernel, beside the copy bandwidth and the product that are measured in the same run
-    3  the engine's decode and prefill at the shapes of Llama-3-8B, with random weights
+    3  the engine's decode and prefill at the shapes of Llama-3-8B, with random weights, by CUDA graphs and without
 
 Needs only torch, triton, transformers, numpy, grpcio, protobuf, hypothesis and pytest beside this repository. Exit
 status 1: a kernel is wrong; 2: there is no GPU. `TRITON_INTERPRET=1 python -m bench.gpu --tiny` walks through all of it
@@ -10,6 +10,7 @@ on tiny shapes without one: its findings count, its speeds mean nothing.
 """
 
 import argparse
+import gc
 import json
 import os
 import subprocess
@@ -17,7 +18,7 @@ import sys
 import tempfile
 import time
 import traceback
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 import torch
@@ -120,7 +121,7 @@ def main() -> int:
     print(f"{'interpreter' if tiny else torch.cuda.get_device_name()}, torch {torch.__version__}", flush=True)
     findings = check(tiny=tiny, shares=1 if tiny else options.shares)
     with tempfile.TemporaryDirectory(prefix="tollgate-bench-") as name:
-        findings.append(runner_finding(Path(name), tiny=tiny))
+        findings += runner_findings(Path(name), tiny=tiny)
         right = report(findings)
         print(f"until {run.elapsed():.0f} s", flush=True)
         with torch.inference_mode():
@@ -130,19 +131,31 @@ def main() -> int:
             run.part("Decode attention", "copy", decode_rows(ops, limits, tiny=tiny))
             run.part("Prefill attention", "torch SDPA", prefill_rows(ops, tiny=tiny))
             run.part("Memory-bound kernels", "copy", memory_rows(ops, limits, tiny=tiny))
-        engine = engine_rows(limits, Path(name), tiny=tiny, repeats=options.repeats)
-        run.part("Engine, Llama-3-8B shapes", "limit", engine)
+        for graphs in (True, False):
+            title = f"Engine, Llama-3-8B shapes{'' if graphs else ', kernel by kernel'}"
+            rows = engine_rows(limits, Path(name), tiny=tiny, repeats=options.repeats, graphs=graphs)
+            run.part(title, "limit", rows)
+            del rows  # a part that ran out of time holds its model
+            free()
     print(f"took {run.elapsed():.0f} s")
     return 0 if right and run.whole else WRONG
 
 
-def runner_finding(scratch: Path, *, tiny: bool) -> Finding:
+def runner_findings(scratch: Path, *, tiny: bool) -> Iterator[Finding]:
     """Check the runner, see `agree`; a failure to run is a finding."""
     try:
-        return agree(scratch, tiny=tiny)
+        yield from agree(scratch, tiny=tiny)
     except Exception as error:  # noqa: BLE001  # as in `Run.part`
         traceback.print_exc()
-        return Finding("runner", "float32", float("nan"), f"{type(error).__name__}: {error}"[:300])
+        yield Finding("runner", "float32", float("nan"), f"{type(error).__name__}: {error}"[:300])
+    free()
+
+
+def free() -> None:
+    """Give the GPU back what a model has left behind: the next one needs it."""
+    gc.collect()
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()
 
 
 if __name__ == "__main__":

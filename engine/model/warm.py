@@ -28,7 +28,7 @@ def warm_up_plans(shape: CacheShape, max_context: int, max_tokens: int) -> Itera
     """Yield plans for a pool of `shape`: contexts of up to `max_context` tokens, steps of up to `max_tokens`."""
     chunk = min(2, max_context)
     mixes: list[list[Part]] = [
-        [(0, 1)] * min(len(_SAMPLINGS), shape.max_rows),
+        [(0, 1)] * shape.max_rows,  # which sampling may need most memory for
         [(min(SPLIT, max_context - 1), 1)],  # a decode in parts
         [(0, chunk)],
         [(0, 1), (0, chunk)],  # the chunk's sequences begin elsewhere than at a multiple of 16 bytes
