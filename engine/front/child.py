@@ -17,8 +17,17 @@ from collections.abc import Mapping, Sequence
 class Child:
     """One child. It is reaped on the event loop alone: until then its process id is nobody else's."""
 
-    def __init__(self, command: Sequence[str], environment: Mapping[str, str]) -> None:
+    def __init__(
+        self,
+        command: Sequence[str],
+        environment: Mapping[str, str],
+        *,
+        stdin: int | None = None,
+        stdout: int | None = None,
+    ) -> None:
         """Start it, in a session of its own; call it on the event loop, from the thread that outlives the child.
+
+        `stdin` and `stdout` are files for it to read and to write; None: this process's own.
 
         Raises:
             OSError: it cannot be started.
@@ -26,7 +35,7 @@ class Child:
         self._loop = asyncio.get_running_loop()
         self._ended = asyncio.Event()
         self.was_killed = False  # by `kill`
-        self._process = subprocess.Popen(command, env=environment, start_new_session=True)
+        self._process = subprocess.Popen(command, env=environment, stdin=stdin, stdout=stdout, start_new_session=True)
         threading.Thread(target=self._watch, name=f"child-{self.pid}", daemon=True).start()
 
     @property

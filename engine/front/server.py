@@ -16,6 +16,7 @@ from engine.front.auth import TokenInterceptor
 from engine.front.connection import OUTBOX_BYTES, Connection
 from engine.front.control import ControlHub
 from engine.front.dispatch import Dispatcher
+from engine.front.preview import Previewer, PreviewError
 from engine.protocol import pb, rpc
 
 SERVICE_NAME = "tollgate.engine.v1.Engine"
@@ -45,12 +46,19 @@ class Describer(Protocol):
 
 
 class EngineService(rpc.EngineServicer):
-    """Describe, Generate and Control."""
+    """Describe, Generate, Control and Preview."""
 
     def __init__(
-        self, describer: Describer, dispatcher: Dispatcher, hub: ControlHub, *, outbox_bytes: int = OUTBOX_BYTES
+        self,
+        describer: Describer,
+        dispatcher: Dispatcher,
+        hub: ControlHub,
+        previewer: Previewer,
+        *,
+        outbox_bytes: int = OUTBOX_BYTES,
     ) -> None:
         self._describer = describer
+        self._previewer = previewer
         self._dispatcher = dispatcher
         self._hub = hub
         self._connections: set[Connection] = set()
@@ -95,6 +103,15 @@ class EngineService(rpc.EngineServicer):
     ) -> None:
         """Serve a controller until a newer one comes."""
         await self._hub.serve(request_iterator, context)
+
+    async def Preview(  # noqa: N802  # the protocol's name
+        self, request: pb.PreviewRequest, context: "grpc.aio.ServicerContext[pb.PreviewRequest, pb.PreviewReport]"
+    ) -> pb.PreviewReport:
+        """Say what proposed limits would have done."""
+        try:
+            return await self._previewer.preview(request)
+        except PreviewError as error:
+            return await context.abort(error.code, str(error))
 
     def stop(self) -> None:
         """End every Generate stream once its events are out, and the Control stream."""

@@ -1,0 +1,194 @@
+"""The what-if preview: checks a proposal, lets a helper process replay the trace, and puts its report into a message.
+
+The helper (`python -m engine.replay`) is started for each request, runs only on processor time that nobody wants, and
+is killed when the client leaves, the time is over, or this process ends. One at a time: two would halve each other.
+"""
+
+import asyncio
+import math
+import os
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Protocol
+
+import grpc
+import msgspec
+import structlog
+
+from engine.front.child import Child
+from engine.front.policies import policy_frame
+from engine.protocol import pb
+from engine.replay.task import Figures, GroupLimits, Outcome, Report, Task, decode_report, encode
+
+HELPER_COMMAND = (sys.executable, "-m", "engine.replay")
+DEADLINE_SECONDS = 10.0
+MOST_PROPOSED = 10_000
+_ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
+
+log = structlog.get_logger(part="preview")
+
+
+class PreviewError(Exception):
+    """A preview that is not to be had: `code` is the call's status, the message says why and what to do."""
+
+    def __init__(self, code: grpc.StatusCode, message: str) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+class Grants(Protocol):
+    """What is in force on this worker."""
+
+    @property
+    def tenants(self) -> "Any":
+        """The grants of tenants, as messages."""
+        ...
+
+    @property
+    def share_groups(self) -> "Any":
+        """The grants of share groups, as messages."""
+        ...
+
+
+class Previewer:
+    """Answers one preview after the other."""
+
+    def __init__(self, trace: Path, grants: Grants) -> None:
+        self._trace = trace
+        self._grants = grants
+        self._busy = False
+
+    async def preview(self, request: pb.PreviewRequest) -> pb.PreviewReport:
+        """Replay the trace under the limits in force and under the proposed ones.
+
+        Raises:
+            PreviewError: the proposal is malformed, another one is at work, or the helper failed or took too long.
+        """
+        check(request)
+        if self._busy:
+            message = "another preview is at work on this worker: ask again in some seconds"
+            raise PreviewError(grpc.StatusCode.RESOURCE_EXHAUSTED, message)
+        self._busy = True
+        began = time.monotonic()
+        try:
+            report = await asyncio.wait_for(self._replay(request), DEADLINE_SECONDS)
+        except TimeoutError:
+            message = f"the preview took more than {DEADLINE_SECONDS:g} s: the machine is too busy, ask again later"
+            raise PreviewError(grpc.StatusCode.DEADLINE_EXCEEDED, message) from None
+        finally:
+            self._busy = False
+        elapsed = time.monotonic() - began
+        log.info("previewed", events=report.num_events, seconds=round(elapsed, 3), problem=report.problem)
+        return _message(report, elapsed)
+
+    async def _replay(self, request: pb.PreviewRequest) -> Report:
+        tenants, groups = list(self._grants.tenants), list(self._grants.share_groups)
+        data = await asyncio.to_thread(self._task, request, tenants, groups)
+        with _memory(data) as source, _memory() as sink:
+            environment = {name: value for name, value in os.environ.items() if name != "ENGINE_TOKEN"} | _ONE_THREAD
+            try:
+                child = Child(HELPER_COMMAND, environment, stdin=source, stdout=sink)
+            except OSError as error:
+                raise PreviewError(grpc.StatusCode.INTERNAL, f"the helper cannot be started: {error}") from error
+            try:
+                status = await child.wait()
+            finally:
+                if child.status is None:
+                    child.kill()
+            answer = os.pread(sink, os.fstat(sink).st_size, 0)
+        try:
+            if status == 0:
+                return decode_report(answer)
+        except msgspec.MsgspecError as error:
+            log.error("preview_unreadable", error=str(error))
+        log.error("preview_failed", status=status)
+        raise PreviewError(grpc.StatusCode.INTERNAL, "the preview failed; the worker's log has the details")
+
+    def _task(self, request: pb.PreviewRequest, tenants: list[pb.TenantPolicy], groups: list[pb.ShareGroup]) -> bytes:
+        return encode(
+            Task(
+                trace=str(self._trace),
+                now=time.time(),
+                seconds=request.seconds,
+                tenants=policy_frame(pb.PolicyPush(tenants=tenants)).tenants,
+                groups=[
+                    GroupLimits(name=group.name, kv_soft_bytes=group.kv_soft_bytes, kv_hard_bytes=group.kv_hard_bytes)
+                    for group in groups
+                ],
+                proposed=policy_frame(pb.PolicyPush(tenants=request.tenants)).tenants,
+            )
+        )
+
+
+def check(request: pb.PreviewRequest) -> None:
+    """Check a proposal.
+
+    Raises:
+        PreviewError: INVALID_ARGUMENT; the message names the field.
+    """
+    if not (math.isfinite(request.seconds) and request.seconds >= 0):
+        raise _invalid("seconds", f"{request.seconds} is no length of time: 0 stands for all that is kept")
+    if not request.tenants:
+        raise _invalid("tenants", "name at least one tenant whose limits would change")
+    if len(request.tenants) > MOST_PROPOSED:
+        raise _invalid("tenants", f"{len(request.tenants)} tenants are too many: {MOST_PROPOSED} at most")
+    names: set[str] = set()
+    for number, tenant in enumerate(request.tenants):
+        field = f"tenants[{number}]"
+        if not tenant.tenant:
+            raise _invalid(f"{field}.tenant", "name the tenant")
+        if tenant.tenant in names:
+            raise _invalid(f"{field}.tenant", f"{tenant.tenant} is named twice")
+        names.add(tenant.tenant)
+        if not (math.isfinite(tenant.weight) and tenant.weight > 0):
+            raise _invalid(f"{field}.weight", f"{tenant.weight} must be above 0")
+        if tenant.kv_soft_bytes > tenant.kv_hard_bytes:
+            message = f"{tenant.kv_soft_bytes} must not be above kv_hard_bytes, which is {tenant.kv_hard_bytes}"
+            raise _invalid(f"{field}.kv_soft_bytes", message)
+
+
+def _invalid(field: str, message: str) -> PreviewError:
+    return PreviewError(grpc.StatusCode.INVALID_ARGUMENT, f"{field}: {message}")
+
+
+@contextmanager
+def _memory(data: bytes = b"") -> Iterator[int]:
+    """Give a file in memory, with `data` to be read from its beginning."""
+    file = os.memfd_create("preview", os.MFD_CLOEXEC)
+    try:
+        view = memoryview(data)
+        while view:
+            view = view[os.write(file, view) :]
+        os.lseek(file, 0, os.SEEK_SET)
+        yield file
+    finally:
+        os.close(file)
+
+
+def _message(report: Report, elapsed: float) -> pb.PreviewReport:
+    before, after = report.before or _NOTHING, report.after or _NOTHING
+    return pb.PreviewReport(
+        seconds=report.seconds,
+        num_events=report.num_events,
+        elapsed_seconds=elapsed,
+        tenants=[
+            pb.TenantPreview(tenant=name, before=_figures(before.tenants, name), after=_figures(after.tenants, name))
+            for name in sorted(before.tenants.keys() | after.tenants.keys())
+        ],
+        hit_rate_before=before.hit_rate,
+        hit_rate_after=after.hit_rate,
+        pressure_before=before.pressure,
+        pressure_after=after.pressure,
+        problem=report.problem,
+    )
+
+
+def _figures(tenants: Mapping[str, Figures], name: str) -> pb.PreviewFigures:
+    figures = tenants.get(name, Figures())
+    return pb.PreviewFigures(**msgspec.structs.asdict(figures))
+
+
+_NOTHING = Outcome(hit_rate=0.0, pressure=0.0, tenants={})

@@ -1,0 +1,171 @@
+"""The preview of limits, over the wire: a helper process replays what the worker itself has recorded."""
+
+import asyncio
+import hashlib
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import grpc
+import pytest
+
+from engine.protocol import pb
+from tests.engine.front.client import POLICY, Client, channel
+from tests.engine.front.conftest import Run, StartWorker
+from tests.engine.front.process import WorkerProcess, process_runs, wait_for
+
+NAMESPACE = hashlib.sha256(b"minnow").digest()
+SHORT = {"max_tokens": 8, "ignore_eos": True}
+
+
+def proposal(**changes: object) -> pb.PreviewRequest:
+    """Return a request to preview changes of the only tenant's limits."""
+    tenant = pb.TenantPolicy()
+    tenant.CopyFrom(POLICY.tenants[0])
+    for name, value in changes.items():
+        setattr(tenant, name, value)
+    return pb.PreviewRequest(tenants=[tenant])
+
+
+async def preview(client: Client, request: pb.PreviewRequest) -> pb.PreviewReport:
+    """Ask for a preview, again while another one is at work."""
+    return await client.stub.Preview(request, metadata=client.metadata, timeout=60)
+
+
+async def serve_some(client: Client, count: int) -> None:
+    """Let requests with a common beginning run one after the other."""
+    await client.use_policy()
+    stream = client.generate()
+    for index in range(count):
+        number = await stream.submit([1 + i % 90 for i in range(64)] + [index + 1], namespace=NAMESPACE, sampling=SHORT)
+        assert (await stream.end(number)).finished.reason == pb.FINISH_REASON_LENGTH
+
+
+async def until_recorded(client: Client, count: int) -> pb.PreviewReport:
+    """Return a preview of unchanged limits once so many requests are in the trace."""
+    while True:
+        report = await preview(client, proposal())
+        if report.tenants and report.tenants[0].before.num_requests >= count:
+            return report
+
+
+def test_replays_what_the_worker_has_served(engine: WorkerProcess, run: Run) -> None:
+    """Requests, hits and tokens are those that were served; the same limits make no difference, lower ones do."""
+
+    async def story() -> None:
+        async with channel(engine.address) as client:
+            await serve_some(client, 5)
+            report = await until_recorded(client, 5)
+            assert not report.problem
+            assert 0 < report.seconds < 120
+            assert report.num_events >= 5 * 4
+            tenant = report.tenants[0]
+            assert tenant.before == tenant.after
+            figures = tenant.before
+            assert (figures.num_requests, figures.prompt_tokens, figures.output_tokens) == (5, 5 * 65, 5 * 8)
+            assert figures.cached_tokens == 4 * 64
+            assert report.hit_rate_before == pytest.approx(4 * 64 / (5 * 65))
+            assert figures.ttft_p99_seconds >= figures.ttft_p50_seconds > 0
+            refused = await preview(client, proposal(max_context_tokens=60))
+            assert (refused.tenants[0].before.num_refused, refused.tenants[0].after.num_refused) == (0, 5)
+
+    run(story())
+
+
+@pytest.mark.parametrize(
+    ("field", "request_"),
+    [
+        ("seconds", pb.PreviewRequest(tenants=POLICY.tenants, seconds=-1)),
+        ("seconds", pb.PreviewRequest(tenants=POLICY.tenants, seconds=float("nan"))),
+        ("tenants", pb.PreviewRequest()),
+        ("tenants[1].tenant", pb.PreviewRequest(tenants=[*POLICY.tenants, pb.TenantPolicy(weight=1)])),
+        ("tenants[1].tenant", pb.PreviewRequest(tenants=[*POLICY.tenants, *POLICY.tenants])),
+        ("tenants[0].weight", proposal(weight=0)),
+        ("tenants[0].kv_soft_bytes", proposal(kv_soft_bytes=9 << 20)),
+    ],
+    ids=str,
+)
+def test_a_malformed_proposal_names_its_field(
+    shared_worker: WorkerProcess, run: Run, field: str, request_: pb.PreviewRequest
+) -> None:
+    """INVALID_ARGUMENT, and no helper is started for it."""
+
+    async def story() -> None:
+        async with channel(shared_worker.address) as client:
+            with pytest.raises(grpc.aio.AioRpcError) as refused:
+                await preview(client, request_)
+            assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+            assert (refused.value.details() or "").startswith(f"{field}: ")
+
+    run(story())
+
+
+def test_says_that_there_is_nothing_to_replay(shared_worker: WorkerProcess, run: Run) -> None:
+    """A worker without a trace answers with the reason and no figures."""
+
+    async def story() -> None:
+        async with channel(shared_worker.address) as client:
+            report = await preview(client, proposal())
+            assert "ENGINE_TRACE_BYTES" in report.problem
+            assert not report.tenants
+
+    run(story())
+
+
+def helpers_of(worker: WorkerProcess) -> list[int]:
+    """Return the process ids of the worker's helpers."""
+    found = []
+    for entry in Path("/proc").glob("[0-9]*"):
+        try:
+            parent = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
+            command = (entry / "cmdline").read_bytes().split(b"\0")
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+        if parent == worker.pid and b"engine.replay" in command:
+            found.append(int(entry.name))
+    return found
+
+
+@pytest.fixture
+def held(make_worker: StartWorker) -> Iterator[WorkerProcess]:
+    """A worker whose helper waits for ever: the trace is a pipe that nobody writes to."""
+    worker = make_worker().start().wait_ready()
+    os.mkfifo(worker.folder / "state" / "trace", 0o600)
+    yield worker
+
+
+def test_one_at_a_time_and_killed_when_the_client_leaves(held: WorkerProcess, run: Run) -> None:
+    """A second preview is told to wait; a cancelled one leaves no process and makes room for the next."""
+
+    async def story() -> None:
+        async with channel(held.address) as client:
+            first = asyncio.create_task(preview(client, proposal()))
+            await asyncio.to_thread(wait_for, lambda: helpers_of(held), "the helper")
+            with pytest.raises(grpc.aio.AioRpcError) as refused:
+                await preview(client, proposal())
+            assert refused.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+            helper = helpers_of(held)[0]
+            first.cancel()
+            await asyncio.to_thread(wait_for, lambda: not process_runs(helper), "the helper's end")
+            (held.folder / "state" / "trace").unlink()
+            report = await preview(client, proposal())
+            assert report.problem
+
+    run(story())
+
+
+def test_a_helper_dies_with_its_front(held: WorkerProcess, run: Run) -> None:
+    """Killed, the front leaves no helper behind."""
+
+    async def story() -> int:
+        async with channel(held.address) as client:
+            asking = asyncio.create_task(preview(client, proposal()))
+            await asyncio.to_thread(wait_for, lambda: helpers_of(held), "the helper")
+            helper = helpers_of(held)[0]
+            held.kill()
+            with pytest.raises(grpc.aio.AioRpcError):
+                await asking
+            await asyncio.to_thread(wait_for, lambda: not process_runs(helper), "the helper's end")
+            return helper
+
+    run(story())
