@@ -11,6 +11,7 @@ from redis.backoff import NoBackoff
 
 from gateway.admission.admit import Admission
 from gateway.admission.leases import STORE_SECONDS, Leases
+from gateway.admission.trials import Trials
 from gateway.api.auth import KeyCache
 from gateway.config import GatewayConfig
 from gateway.database import conninfo
@@ -52,6 +53,7 @@ async def running(config: GatewayConfig) -> AsyncIterator[Web]:
         retry=Retry(NoBackoff(), 1),
     )
     leases = Leases(store, processes=config.web_workers)
+    trials = Trials(leases, store)
     feed = Feed(keys, registry, reads)
     listener = Listener(conninfo(settings.DATABASES["default"]), feed.handlers, feed.poll)
     drain = Drain(config.drain_seconds)
@@ -60,9 +62,11 @@ async def running(config: GatewayConfig) -> AsyncIterator[Web]:
         await stack.enter_async_context(store)
         leases.start()
         stack.push_async_callback(leases.stop)
+        trials.start()
+        stack.push_async_callback(trials.stop)
         stack.push_async_callback(registry.close)
         stack.push_async_callback(keys.close)
         listener.start()
         stack.push_async_callback(listener.stop)
         drain.on_signals()
-        yield Web(keys=keys, registry=registry, admission=Admission(leases), drain=drain, reads=reads)
+        yield Web(keys=keys, registry=registry, admission=Admission(leases, trials), drain=drain, reads=reads)

@@ -29,6 +29,9 @@ LIVE_GROUP = "tollgate.live"  # Channels group of operator hints
 STATS_KEY = "tollgate:stats:{worker_id}"  # Redis: the last WorkerStats as JSON, expires 5 s after the last write
 PREFIXES_KEY = "tollgate:prefixes:{worker_id}"  # Redis: [PrefixReading] as JSON, written when it changes, kept alive
 
+SHADOW_KEY = "tollgate:shadow:{tenant_id}"  # Redis: a hash {"rpm:300": requests that this rate would have refused}
+SHADOW_KEPT_SECONDS = 30 * 86400  # after the last of them
+
 PriorityName = Literal["interactive", "standard", "batch"]
 
 WORKER_LIVE_SECONDS = 30  # a worker whose heartbeat is older is not live; it sends one every 10 s
@@ -363,6 +366,15 @@ class ShadowCount(msgspec.Struct, frozen=True, kw_only=True):
     """Requests that a limit on trial would have refused or delayed. `limit`: a field of ShadowLimits."""
 
     limit: str
+    refused: int = 0
+    delayed: int = 0
+
+
+class ShadowReading(msgspec.Struct, frozen=True, kw_only=True):
+    """A limit on trial, its value, and what it would have done."""
+
+    limit: str  # a field of ShadowLimits
+    value: int
     refused: int = 0
     delayed: int = 0
 

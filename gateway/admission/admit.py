@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 
 from gateway.admission.leases import Leases
 from gateway.admission.limits import duration, wait_seconds
+from gateway.admission.trials import Trial, Trials
 from gateway.api.errors import Headers, RateLimited
 from tenants.contracts import KeyGrant
 
@@ -24,12 +25,15 @@ class Permit:
     limits: list[_Limit]
     reserved: dict[str, float] = field(default_factory=dict)
     settled: bool = False
+    trial: Trial | None = None
 
     def settle(self, used_tokens: int) -> None:
         """Replace the reservation of tokens by what was used."""
         if self.settled:
             return
         self.settled = True
+        if self.trial is not None:
+            self.trial.settle(used_tokens)
         for limit in self.limits:
             if limit.unit == "tokens":
                 self.leases.give(limit.scope, limit.limit, self.reserved.get(limit.scope, 0.0) - used_tokens)
@@ -57,10 +61,16 @@ class Permit:
 
 
 class Admission:
-    """Admits requests by the leased rates of this process."""
+    """Admits requests by the leased rates of this process, and counts by those on trial.
 
-    def __init__(self, leases: Leases) -> None:
+    Args:
+        leases: of the rates.
+        trials: counts what rates on trial would have refused; None: nothing is on trial here.
+    """
+
+    def __init__(self, leases: Leases, trials: Trials | None = None) -> None:
         self._leases = leases
+        self._trials = trials
 
     async def admit(self, grant: KeyGrant, *, prompt_tokens: int, tokens: int, now: float) -> Permit:
         """Take one request and `tokens` (prompt and expected output) of all limits that apply, or of none.
@@ -79,6 +89,8 @@ class Admission:
             if wait > 0:
                 raise self._refuse(permit, limit, wanted, wait, now)
             permit.reserved[limit.scope] = wanted
+        if self._trials is not None:
+            permit.trial = self._trials.begin(grant, prompt_tokens=prompt_tokens, tokens=tokens)
         return permit
 
     def _refuse(self, permit: Permit, limit: _Limit, wanted: float, wait: float | None, now: float) -> RateLimited:

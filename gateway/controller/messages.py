@@ -162,9 +162,7 @@ def worker_stats(worker_id: str, stats: pb.Stats) -> WorkerStats:
                 num_preemptions=use.num_preemptions,
                 recomputed_tokens=use.recomputed_tokens,
                 output_tokens=use.output_tokens,
-                shadow=tuple(
-                    ShadowCount(limit=count.limit, refused=count.refused, delayed=count.delayed) for count in use.shadow
-                ),
+                shadow=tuple(_shadow_count(count) for count in use.shadow),
                 oldest_wait_seconds=use.oldest_wait_seconds,
                 weight=use.weight or 1.0,
             )
@@ -206,6 +204,11 @@ def _pair(pair: pb.Interference) -> InterferencePair:
         recomputed_tokens=pair.recomputed_tokens,
         swapped_bytes=pair.swapped_bytes,
     )
+
+
+def _shadow_count(count: pb.ShadowCount) -> ShadowCount:
+    limit = count.limit.removesuffix("_tokens")  # a policy's name for what a worker counts in tokens
+    return ShadowCount(limit=limit, refused=count.refused, delayed=count.delayed)
 
 
 def usage_entry(worker_id: str, record: pb.UsageRecord) -> UsageEntry:

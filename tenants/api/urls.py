@@ -29,6 +29,7 @@ of_tenant: list[URLPattern | URLResolver] = [
     path("management-keys/<slug:key_id>/rotate/", management_keys.ManagementKeyRotation.as_view()),
     path("policy/", policy.PolicyDetail.as_view()),
     path("policy/history/", policy.PolicyHistory.as_view()),
+    path("policy/trials/", policy.PolicyTrials.as_view()),
     path("policy/revert/", policy.PolicyReversion.as_view()),
     path("boosts/", boosts.BoostList.as_view()),
     path("boosts/<uuid:boost_id>/", boosts.BoostDetail.as_view()),

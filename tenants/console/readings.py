@@ -14,7 +14,15 @@ import structlog
 from django.conf import settings
 
 from tenants import selectors
-from tenants.contracts import PREFIXES_KEY, STATS_KEY, PrefixReading, ShareGroupUse, TenantUse, WorkerStats
+from tenants.contracts import (
+    PREFIXES_KEY,
+    SHADOW_KEY,
+    STATS_KEY,
+    PrefixReading,
+    ShareGroupUse,
+    TenantUse,
+    WorkerStats,
+)
 
 log = structlog.get_logger(__name__)
 
@@ -115,6 +123,16 @@ def prefix_readings() -> dict[str, tuple[PrefixReading, ...]]:
             if reading.model not in by_model or by_model[reading.model].problem:
                 by_model[reading.model] = reading
     return {prefix_id: tuple(by_model[model] for model in sorted(by_model)) for prefix_id, by_model in found.items()}
+
+
+def shadow_counts(tenant_id: str) -> dict[str, int]:
+    """Return what the gateway has counted of a tenant's rates on trial, {"rpm:300": requests}; none without Redis."""
+    try:
+        found = _redis().hgetall(SHADOW_KEY.format(tenant_id=tenant_id))
+    except redis.RedisError as error:
+        log.warning("readings_away", reason=type(error).__name__)
+        return {}
+    return {name.decode(): int(count) for name, count in found.items()}
 
 
 def _plus(total: Use, use: TenantUse | ShareGroupUse) -> Use:

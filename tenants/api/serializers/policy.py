@@ -77,6 +77,21 @@ class PolicyAnswer(Answer):
     shadow = ShadowFields()
 
 
+class TrialAnswer(Answer):
+    """A limit on trial, and what it would have done."""
+
+    limit = serializers.CharField(help_text="a field of `shadow`")
+    value = serializers.IntegerField()
+    refused = serializers.IntegerField(help_text="requests that it would have refused")
+    delayed = serializers.IntegerField(help_text="requests that it would have delayed")
+
+
+class TrialsAnswer(Answer):
+    """A tenant's limits on trial. Workers count since their core started, the gateway since the value was set."""
+
+    trials = TrialAnswer(many=True)
+
+
 class PolicyRevert(Strict):
     """The version to go back to."""
 

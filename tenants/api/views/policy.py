@@ -18,11 +18,13 @@ from tenants.api.serializers.policy import (
     PolicyRevert,
     PolicyVersionAnswer,
     PolicyVersionPage,
+    TrialsAnswer,
 )
 from tenants.api.view import ManagementView
 from tenants.contracts import PolicyAcks, PolicyView
 from tenants.models import Policy, PolicyVersion
 from tenants.services.policy import revert_policy, set_policy
+from tenants.trials import trials
 
 HISTORY_ORDER = Order(columns=("version",), kinds=(int,))
 
@@ -95,6 +97,19 @@ class PolicyReversion(ManagementView):
             overcommit=body["overcommit"],
         )
         return _answer(policy)
+
+
+class PolicyTrials(ManagementView):
+    """The limits on trial."""
+
+    @extend_schema(operation_id="policy_trials", responses={200: TrialsAnswer, **ERRORS})
+    def get(self, request: Request, slug: str) -> Response:
+        """Read which limits are on trial and how many requests each would have refused or delayed."""
+        tenant = self.tenant(slug)
+        policy = selectors.policy(tenant.id)
+        if policy is None:
+            raise NotFound("This tenant has no policy.")
+        return Response(TrialsAnswer({"trials": trials(tenant.id, policy)}).data)
 
 
 class Guarantees(ManagementView):
