@@ -29,7 +29,7 @@ class AttentionBatch:
     rows: torch.Tensor  # [S] int32: row of the block table
     block_table: torch.Tensor  # [max_rows, max_columns] int32: block ids, the persistent table
     max_query: int  # longest query of the batch
-    max_context: int  # longest context of the batch
+    max_context: int  # longest context of the batch, or more: a recorded step serves any up to it
     num_decodes: int = 0  # so many leading sequences have one token: a backend may split their KV
 
     @property

@@ -36,6 +36,7 @@ class CudaCapture:
 
     def __call__(self, run: Callable[[], None]) -> Callable[[], None]:
         """See `Capture.__call__`."""
+        self._check_free()
         graph = torch.cuda.CUDAGraph()
         if not self._recorded:  # a pool that lost its only record is not taken again
             self._pool = torch.cuda.graph_pool_handle()
@@ -45,14 +46,17 @@ class CudaCapture:
             with torch.cuda.graph(graph, pool=self._pool, stream=self._stream):
                 run()
         torch.cuda.current_stream(self._device).wait_stream(self._stream)
-        if self._free_bytes() < self._spared_bytes:
-            raise torch.OutOfMemoryError(f"less than {self._spared_bytes >> 20} MiB would be left for other steps")
+        self._check_free()
         self._recorded += 1
         return graph.replay
 
     def held_bytes(self) -> int:
         """See `Capture.held_bytes`."""
         return max(0, self._free - self._free_bytes())
+
+    def _check_free(self) -> None:
+        if self._free_bytes() < self._spared_bytes:
+            raise torch.OutOfMemoryError(f"less than {self._spared_bytes >> 20} MiB would be left for other steps")
 
     def _free_bytes(self) -> int:
         torch.cuda.empty_cache()

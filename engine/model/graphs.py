@@ -81,18 +81,20 @@ class DecodeGraphs:
 
         What cannot be recorded runs without a graph, and the log says so.
         """
-        began = time.perf_counter()
+        began, refused = time.perf_counter(), ""
         wanted = [Bucket(batch, context) for batch in self._batches for context in self._contexts]
         for bucket in sorted(wanted, key=lambda one: one.batch * one.context, reverse=True):
             try:
                 self._replays[bucket] = capture(self._prepared(bucket))
             except RuntimeError as error:
                 if out_of_memory(error):
-                    _log.warning("graphs: no memory for one of batch %d, context %d: %s", *bucket, error)
+                    refused = f"batch {bucket.batch}, context {bucket.context}: {error}"
                     continue
                 _log.exception("graphs: recording failed, so every step is launched kernel by kernel, which is slower")
                 self._replays.clear()
                 break
+        if refused:
+            _log.warning("graphs: no memory for some, which are slower without; the smallest: %s", refused)
         _log.info(
             "graphs: %d of %d recorded for decodes of up to %d sequences and %d tokens, in %.1f s, %d MiB",
             len(self._replays),
