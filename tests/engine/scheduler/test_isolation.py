@@ -27,10 +27,12 @@ def auc(positive: list[float], negative: list[float]) -> float:
     return max(share, 1 - share)
 
 
-def attack(victim: str, attacker: str, *, shared: bool = False) -> float:
+def attack(victim: str, attacker: str, *, shared: bool = False, ahead: bool = False) -> float:
     """Return the attacker's AUC over prompts that the victim has, or has not, sent just before."""
     chance = random.Random(4)
-    world = World(num_blocks=512, block_size=4, budget=32, audit=False, token_seconds=0.0001, max_context=256)
+    world = World(
+        num_blocks=512, block_size=4, budget=32, audit=False, token_seconds=0.0001, max_context=256, ahead=ahead
+    )
     for tenant in {victim, attacker}:
         world.policy(tenant, blocks=512, share_groups=("bank",) if shared else ())
     times: tuple[list[float], list[float]] = ([], [])
@@ -46,9 +48,10 @@ def attack(victim: str, attacker: str, *, shared: bool = False) -> float:
     return auc(times[True], times[False])
 
 
-def test_another_tenants_prompts_leave_no_trace() -> None:
+@pytest.mark.parametrize("ahead", [False, True])
+def test_another_tenants_prompts_leave_no_trace(ahead: bool) -> None:
     """Two tenants, equal prompts: guessing by time is no better than chance."""
-    assert attack("minnow", "whale") <= 0.55
+    assert attack("minnow", "whale", ahead=ahead) <= 0.55
 
 
 @pytest.mark.parametrize(("attacker", "shared"), [("minnow", False), ("whale", True)])

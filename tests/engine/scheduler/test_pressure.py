@@ -85,10 +85,11 @@ def test_a_need_above_the_guarantee_waits() -> None:
     assert world.scheduler.roster.num_preemptions == 0
 
 
-def test_no_need_of_others_takes_a_tenant_below_its_guarantee() -> None:
+@pytest.mark.parametrize("ahead", [False, True])
+def test_no_need_of_others_takes_a_tenant_below_its_guarantee(ahead: bool) -> None:
     """However hard others press, a tenant that stays within soft is never preempted and never waits for blocks."""
     chance = random.Random(5)
-    world = World(block_size=4, num_blocks=40, max_rows=32, budget=1000)
+    world = World(block_size=4, num_blocks=40, max_rows=32, budget=1000, ahead=ahead)
     world.policy("guarded", soft=16, blocks=16)
     for tenant in ("a", "b", "c"):
         world.policy(tenant, soft=4)
@@ -107,11 +108,12 @@ def test_no_need_of_others_takes_a_tenant_below_its_guarantee() -> None:
         world.assert_exact(request)
 
 
+@pytest.mark.parametrize("ahead", [False, True])
 @pytest.mark.parametrize("seed", range(6))
-def test_nobody_is_preempted_for_memory_more_than_three_times(seed: int) -> None:
+def test_nobody_is_preempted_for_memory_more_than_three_times(seed: int, ahead: bool) -> None:
     """Constant limits, any load: after three preemptions a request runs to its end, and all requests end whole."""
     chance = random.Random(seed)
-    world = World(block_size=2, num_blocks=24, max_rows=10, budget=24, max_context=48)
+    world = World(block_size=2, num_blocks=24, max_rows=10, budget=24, max_context=48, ahead=ahead)
     for tenant in ("a", "b", "c"):
         world.policy(tenant, soft=chance.randint(0, 6), blocks=chance.randint(12, 24))
     most = 0

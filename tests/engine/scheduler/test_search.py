@@ -29,12 +29,19 @@ def assert_found(world: World, *requests: SequenceId) -> None:
             world.assert_exact(output)
 
 
+@pytest.mark.parametrize("ahead", [False, True])
 @pytest.mark.parametrize("block_size", [1, 4, 16])
 @pytest.mark.parametrize("seed", range(4))
-def test_finds_what_a_full_search_finds(seed: int, block_size: int) -> None:
+def test_finds_what_a_full_search_finds(seed: int, block_size: int, ahead: bool) -> None:
     """Random prompts, widths, penalties and stops, several at once, beside requests that sample."""
     chance = random.Random(seed)
-    world = World(block_size=block_size, num_blocks=2048 // block_size, max_rows=40, budget=chance.randint(20, 64))
+    world = World(
+        block_size=block_size,
+        num_blocks=2048 // block_size,
+        max_rows=40,
+        budget=chance.randint(20, 64),
+        ahead=ahead,
+    )
     world.policy("minnow", blocks=2048 // block_size, max_running=40)
     mates, searches = [], []
     for _ in range(4):
@@ -315,10 +322,11 @@ def test_a_search_that_is_always_in_the_way_ends_with_what_it_has() -> None:
     world.assert_empty()
 
 
+@pytest.mark.parametrize("ahead", [False, True])
 @pytest.mark.parametrize("moment", range(1, 12))
-def test_a_lowered_limit_takes_the_whole_search(moment: int) -> None:
+def test_a_lowered_limit_takes_the_whole_search(moment: int, ahead: bool) -> None:
     """At any moment: its beams leave together, and it finds the same once the limit is raised again."""
-    world = World(block_size=4, budget=16, num_blocks=64)
+    world = World(block_size=4, budget=16, num_blocks=64, ahead=ahead)
     world.policy("minnow", blocks=64)
     search = world.submit("minnow", PROMPT, 10, n=2, beams=BeamParams(width=4))
     mate = world.submit("minnow", 5, 30)
@@ -375,10 +383,11 @@ def test_a_lowered_max_running_takes_the_whole_search() -> None:
     world.assert_empty()
 
 
+@pytest.mark.parametrize("ahead", [False, True])
 @pytest.mark.parametrize("num_steps", [0, 1, 2, 3, 7])
-def test_a_cancel_ends_the_whole_search(num_steps: int) -> None:
+def test_a_cancel_ends_the_whole_search(num_steps: int, ahead: bool) -> None:
     """Queued, computing its prompt, or with its beams in flight: one end for each output, and nothing is left."""
-    world = World(block_size=4, budget=16)
+    world = World(block_size=4, budget=16, ahead=ahead)
     world.policy("minnow")
     search = world.submit("minnow", PROMPT, 20, n=3, beams=BeamParams(width=4))
     for _ in range(num_steps):
