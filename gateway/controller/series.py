@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Callable
 
 import structlog
-from django.db import Error
+from django.db import Error, InterfaceError, OperationalError
 
 from gateway.controller.tally import Tally
 from gateway.controller.threads import DatabaseThreads
@@ -23,6 +23,7 @@ from tenants.models.series import FINE_SECONDS
 from tenants.services.series import claim_marks, record
 
 MAX_WAITING = 512  # closed buckets of all workers, while Postgres is away
+CLAIM_SECONDS = 3.0
 GRACE_SECONDS = 0.5  # after a bucket's end, for readings that are on their way
 
 log = structlog.get_logger("series")
@@ -49,9 +50,10 @@ class SeriesRecorder:
     async def claim(self) -> None:
         """Take over where the last controller left off. Without a database, counters start with what is heard first."""
         try:
-            self._marks = await self._threads.call(claim_marks, term=self._term)
-        except Error as error:
-            log.warning("series_marks_unreadable", reason=str(error).strip())
+            async with asyncio.timeout(CLAIM_SECONDS):  # leading must not wait for a database that does not answer
+                self._marks = await self._threads.call(claim_marks, term=self._term)
+        except (Error, TimeoutError) as error:
+            log.warning("series_marks_unreadable", reason=str(error).strip() or type(error).__name__)
 
     def connected(self, worker_id: str) -> None:
         """A stream is open: its first statistics are complete."""
@@ -86,11 +88,14 @@ class SeriesRecorder:
             bucket = self._waiting[0]
             try:
                 is_ours = await self._threads.call(record, bucket, term=self._term)
-            except Error as error:
+            except (OperationalError, InterfaceError) as error:
                 if not self._is_away:
                     log.warning("series_waits", buckets=len(self._waiting), reason=str(error).strip())
                 self._is_away = True
                 return
+            except Error as error:  # it would be refused again for ever, and all that waits behind it
+                log.error("series_bucket_refused", worker=bucket.worker_id, reason=str(error).strip())
+                is_ours = True
             if self._is_away:
                 log.info("series_written_late", buckets=len(self._waiting))
             self._is_away = False

@@ -26,7 +26,8 @@ _WINDOWS = 64  # of a table, rolled up in one run: more than ten times what come
 _ROWS = 500  # that one statement inserts
 _BATCH = 10_000  # rows that one statement deletes
 _BATCHES = 20
-_MOST = (1 << 63) - 1
+_MOST = (1 << 40) - 1  # far above what ten seconds can come to: sums over years of them still fit
+_LEAST_COVERED = 0.01  # seconds: means are divided by it
 _KEYS = ("worker_id", "tenant_id", "by", "of")
 _SUMS = (
     "above_soft_seconds",
@@ -71,24 +72,26 @@ def record(bucket: SeriesBucket, *, term: int) -> bool:
     if not _move_mark(bucket, at, term):
         return False
     place = {"at": at, "seconds": FINE_SECONDS, "worker_id": _name(bucket.worker_id, 100)}
+    covered = min(max(_amount(bucket.covered), _LEAST_COVERED), FINE_SECONDS)
     mean = bucket.pressure.mean
     pressure = PressureSample(
         **place,
-        covered=bucket.covered,
-        score=mean.score,
-        score_peak=bucket.pressure.score_peak,
-        use=mean.use,
-        borrowed=mean.borrowed,
-        wait=mean.wait,
-        swap=mean.swap,
-        pool_use=bucket.pressure.pool_use,
+        covered=covered,
+        score=_amount(mean.score),
+        score_peak=_amount(bucket.pressure.score_peak),
+        use=_amount(mean.use),
+        borrowed=_amount(mean.borrowed),
+        wait=_amount(mean.wait),
+        swap=_amount(mean.swap),
+        pool_use=_amount(bucket.pressure.pool_use),
     )
     _write(PressureSample, PressureSample.objects.all(), [pressure])
-    readings = [(tenant_id, one) for one in bucket.tenants if (tenant_id := _uuid(one.tenant_id)) is not None]
-    samples = [_tenant_sample(one, place, bucket.covered, tenant_id) for tenant_id, one in readings]
+    # By key: no statement may write a row twice, and two names may be one when they are cut to what a column holds.
+    readings = {tenant_id: one for one in bucket.tenants if (tenant_id := _uuid(one.tenant_id)) is not None}
+    samples = [_tenant_sample(one, place, covered, tenant_id) for tenant_id, one in readings.items()]
     _write(TenantSample, TenantSample.objects.across_tenants(), samples)
-    pairs = [_pair_sample(pair, place) for pair in bucket.interference]
-    _write(InterferenceSample, InterferenceSample.objects.across_tenants(), pairs)
+    pairs = {(pair.by, pair.of): pair for pair in (_pair_sample(pair, place) for pair in bucket.interference)}
+    _write(InterferenceSample, InterferenceSample.objects.across_tenants(), list(pairs.values()))
     return True
 
 
@@ -126,16 +129,16 @@ def _tenant_sample(one: TenantReading, place: dict[str, Any], covered: float, te
         **place,
         covered=covered,
         tenant_id=tenant_id,
-        weight=one.weight,
-        kv_bytes=one.kv_bytes,
-        kv_cached_bytes=one.kv_cached_bytes,
-        kv_borrowed_bytes=one.kv_borrowed_bytes,
+        weight=_amount(one.weight),
+        kv_bytes=_amount(one.kv_bytes),
+        kv_cached_bytes=_amount(one.kv_cached_bytes),
+        kv_borrowed_bytes=_amount(one.kv_borrowed_bytes),
         kv_peak_bytes=_count(one.kv_peak_bytes),
-        running=one.running,
-        queued=one.queued,
-        oldest_wait_seconds=one.oldest_wait_seconds,
-        above_soft_seconds=gained.above_soft_seconds,
-        service=gained.service,
+        running=_amount(one.running),
+        queued=_amount(one.queued),
+        oldest_wait_seconds=_amount(one.oldest_wait_seconds),
+        above_soft_seconds=_amount(gained.above_soft_seconds),
+        service=_amount(gained.service),
         output_tokens=_count(gained.output_tokens),
         num_preemptions=_count(gained.num_preemptions),
         recomputed_tokens=_count(gained.recomputed_tokens),
@@ -256,5 +259,9 @@ def _uuid(text: str) -> uuid.UUID | None:
         return None
 
 
-def _count(value: float) -> int:
-    return int(min(max(value, 0), _MOST)) if math.isfinite(value) else 0
+def _count(value: int) -> int:
+    return min(max(value, 0), _MOST)
+
+
+def _amount(value: float) -> float:
+    return max(value, 0.0) if math.isfinite(value) else 0.0

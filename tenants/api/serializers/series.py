@@ -48,14 +48,19 @@ class TenantLineAnswer(Answer):
     points = TenantPointAnswer(many=True)
 
 
-class SpanAnswer(Answer):
-    """The range of an answer, and how far apart its points are."""
+class RangeAnswer(Answer):
+    """The range of an answer."""
 
     def get_fields(self) -> dict[str, Any]:
         """Return the fields: `from` cannot be written as an attribute."""
-        step = serializers.IntegerField(help_text="10 for the last day, 300 before; more for long ranges")
         moments = {"from": serializers.DateTimeField(), "to": serializers.DateTimeField()}
-        return {**moments, "step_seconds": step, **super().get_fields()}
+        return {**moments, **super().get_fields()}
+
+
+class SpanAnswer(RangeAnswer):
+    """The range of an answer, and how far apart its points are."""
+
+    step_seconds = serializers.IntegerField(help_text="10 for the last day, 300 before; more for long ranges")
 
 
 class TenantSeriesAnswer(SpanAnswer):
@@ -105,7 +110,7 @@ class PairAnswer(Answer):
     swapped_bytes = serializers.IntegerField(help_text="bytes that were moved out for it")
 
 
-class InterferenceAnswer(SpanAnswer):
+class InterferenceAnswer(RangeAnswer):
     """Who cost whom what, the dearest pairs first."""
 
     num_pairs = serializers.IntegerField(help_text="in the range; the answer may hold fewer")

@@ -1,5 +1,6 @@
 """`series/tenants/`, `series/pressure/`, `interference/` and `fairness/`: the fleet over time. For operators."""
 
+from dataclasses import replace
 from typing import Any
 
 import msgspec
@@ -19,7 +20,7 @@ from tenants.api.serializers.series import (
     TenantSeriesAnswer,
 )
 from tenants.api.view import ManagementView
-from tenants.models.series import GROUP
+from tenants.models.series import FINE_SECONDS, GROUP
 from tenants.rules.series import step_seconds, time_range
 
 MOST_LINES = 50
@@ -85,7 +86,7 @@ class InterferenceRead(SeriesView):
         self.operators_only()
         query = self.query(TenantRangeQuery)
         tenant_id = self.tenant(query["tenant"]).id if "tenant" in query else None
-        span = self.span(query)
+        span = replace(self.span(query), step=FINE_SECONDS)
         pairs, num_pairs = series.interference(span, tenant_id, MOST_PAIRS)
         slugs = _slugs()
         shown = [

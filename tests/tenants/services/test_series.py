@@ -86,6 +86,19 @@ def test_a_name_that_is_no_tenants_is_left_out(db: None) -> None:
     assert InterferenceSample.objects.across_tenants().get().by == "x" + "y" * 119
 
 
+def test_readings_that_no_column_holds_are_made_to_fit(db: None) -> None:
+    """A broken worker's figures stop nobody's series: not a number, below nothing, beyond all bounds, twice."""
+    broken = reading(kv_bytes=float("nan"), queued=-3.0, service=float("inf"), kv_peak_bytes=1 << 80)
+    twice = tuple(InterferencePair(by="x" * 200 + end, of="b", cached_blocks=1 << 70) for end in "12")
+    one = bucket(AT, broken, reading(TENANT.upper()), interference=twice, covered=0.0)
+    assert record(one, term=1)
+    assert [sample.covered for sample in samples()] == [0.01]
+    assert record(bucket(AT, broken), term=1)
+    (sample,) = samples()
+    assert (sample.kv_bytes, sample.queued, sample.service) == (0.0, 0.0, 0.0)
+    assert InterferenceSample.objects.across_tenants().get(by="x" * 120).cached_blocks == sample.kv_peak_bytes > 1 << 39
+
+
 def test_rows_of_a_day_ago_become_rows_of_five_minutes(db: None) -> None:
     """Sums stay, means are weighed by the time that they stand for, peaks are the highest; a second run finds none."""
     start = (timezone.now().timestamp() - 25 * 3600) // 300 * 300
