@@ -1,7 +1,7 @@
 """Linear layers of the C++ library, over weights packed once into panels of 32 outputs; `src/linear.inc` multiplies.
 
 Measured against oneDNN's packed form on one AVX512-BF16 core, the MLP's first layer of SmolLM2-135M, bf16 (int8):
-135 -> 110 (65) us for 1 row, 183 -> 127 (107) for 8, 382 -> 281 (299) for 32, 3,959 -> 3,951 (4,012) for 512.
+105 -> 91 (46) us for 1 row, 173 -> 115 (70) for 8, 340 -> 243 (243) for 32, 3,687 -> 3,810 (3,845) for 512.
 A row's result is the same to the bit whatever other rows there are, which oneDNN's is not.
 """
 

@@ -60,7 +60,6 @@ struct Item {
 constexpr int PANEL = 32;           // outputs of a linear layer computed together
 constexpr int STRETCH = 256;        // inputs of int8 weights made ready at once, to stay in L1
 constexpr int LONG_STRETCH = 2048;  // inputs of bf16 weights between two looks at the sums, to stay in L2
-constexpr int FEW_ROWS = 8;         // up to which int8 weights are widened in registers, again for each tile
 constexpr int ROWS_BLOCK = 192;     // rows that meet all panels before the next block does, to stay in L2
 
 enum Form { BF16_PAIRS = 0, INT8_PAIRS = 1, INT8_PLAIN = 2 };
