@@ -4,7 +4,7 @@ A plan, from the top:
     1. enforce   tenants whose limits were lowered give back what is above them, newest sequences first
     2. secure    every decode gets a slot for its token; where memory is short, somebody is preempted
     3. share     as many tokens as the decodes' targets allow (chunks.py) go to prefill chunks, of running and of newly
-                 started sequences, tenant by tenant in the order of fairness.py
+                 started sequences (portions.py), tenant by tenant in the order of fairness.py
     4. build     decodes first (written down as they are secured), then chunks; block table cells to write
 
 A plan may be made ahead, while the step before it is in flight (flight.py). It goes on from where that one ends, with
@@ -14,7 +14,6 @@ placeholders for the tokens that it samples, and leaves out for one step
     what was preempted in this plan: its token is still to come
 """
 
-import heapq
 import time
 from collections.abc import Callable, Iterable
 
@@ -22,24 +21,21 @@ from engine.errors import InvariantError
 from engine.memory.manager import KVMemory
 from engine.policy import PolicyUpdate, ShareGroup
 from engine.request import FinishReason, GenerationRequest, SequenceId
-from engine.scheduler.admission import Admission, Verdict
+from engine.scheduler.admission import Admission
 from engine.scheduler.chunks import ChunkBudget
 from engine.scheduler.commit import Commit
 from engine.scheduler.enforce import AT_ONCE, enforce, enforce_groups
-from engine.scheduler.fairness import effective_rank, first_waiting
 from engine.scheduler.flight import Flight, audit_flights
 from engine.scheduler.intake import Intake
 from engine.scheduler.outputs import RequestOutput
+from engine.scheduler.portions import Portions, Prefills
 from engine.scheduler.room import make_room
 from engine.scheduler.roster import Roster
 from engine.scheduler.sequence import SequenceState
 from engine.scheduler.sizing import Limits
 from engine.scheduler.step_time import StepTimeModel
 from engine.scheduler.targets import EVERY_STEPS, INTER_TOKEN_SECONDS, MIN_CHUNK_TOKENS
-from engine.scheduler.tenant import Tenant
 from engine.step import SequenceStep, StepPlan, StepResult, placeholder
-
-Prefills = dict[Tenant, list[SequenceState]]
 
 _new = tuple.__new__
 
@@ -63,6 +59,7 @@ class Scheduler:
         self._budget = max_batched_tokens
         self._intake = Intake(self.roster, limits, eos_token_ids)
         self._admission = Admission(self.roster, limits, self._intake.shared)
+        self._portions = Portions(self._admission)
         self._chunks = ChunkBudget(minimum=min(MIN_CHUNK_TOKENS, max_batched_tokens), maximum=max_batched_tokens)
         self._attempt = 0  # at a plan: what one attempt preempts does not come back in the same one
         self._planned: list[SequenceState] = []  # of the plan that is being made, in its order
@@ -164,7 +161,7 @@ class Scheduler:
             return None
         parts, prefills = self._secure(number, now)
         num_preempted = self.roster.num_preemptions
-        chunks = self._share(self._chunk_tokens(prefills), prefills, now)
+        chunks = self._portions.share(self._chunk_tokens(prefills), prefills, now)
         if num_preempted != self.roster.num_preemptions:
             parts = self._without_preempted(parts)
         num_decodes = len(parts)
@@ -260,61 +257,6 @@ class Scheduler:
         context = sum(sequence.computed for sequence in decodes)
         start = max((one.computed for some in prefills.values() for one in some), default=0)
         return min(budget, self._chunks.tokens(len(decodes), context, target, start))
-
-    def _share(self, budget: int, prefills: Prefills, now: float) -> dict[SequenceState, int]:
-        """Share the budget out in prefill chunks: best class first, then the tenant that has had least service."""
-        chunks: dict[SequenceState, int] = {}
-        blocked: set[Tenant] = set()
-        heap: list[tuple[int, float, int, int, Tenant]] = []  # on a tie, what is sooner done goes first
-
-        def push(tenant: Tenant) -> None:
-            candidate = self._candidate(tenant, prefills, blocked, now)
-            if candidate is not None:
-                rank = effective_rank(candidate, now)
-                heapq.heappush(heap, (rank, tenant.counter, candidate.remaining, candidate.number, tenant))
-
-        for tenant in {*prefills, *self._admission.contenders()}:
-            push(tenant)
-        while heap and budget > 0:
-            tenant = heapq.heappop(heap)[-1]
-            sequence = self._candidate(tenant, prefills, blocked, now)
-            if sequence is None:
-                continue
-            if sequence.table is not None:
-                prefills[tenant].remove(sequence)
-            elif self._admission.try_start(sequence, now) is Verdict.BLOCKED:
-                blocked.add(tenant)
-            if sequence.table is not None:
-                chunks[sequence] = size = min(budget, sequence.remaining)
-                budget -= size
-                self._charge(sequence, size, now)
-            push(tenant)
-        return chunks
-
-    def _candidate(self, tenant: Tenant, prefills: Prefills, blocked: set[Tenant], now: float) -> SequenceState | None:
-        """Return what the tenant would compute next: an unfinished prefill or the head of its line."""
-        best: SequenceState | None = None
-        running = prefills.get(tenant)
-        if running:
-            alive = (sequence for sequence in running if sequence.table is not None)
-            best = min(alive, key=lambda one: (effective_rank(one, now), one.number), default=None)
-        if tenant in blocked or tenant.num_waiting == 0:
-            return best
-        waiting = first_waiting(tenant, now)
-        if best is None or waiting is None:
-            return best or waiting
-        return min(best, waiting, key=lambda one: (effective_rank(one, now), one.number))
-
-    @staticmethod
-    def _charge(sequence: SequenceState, num_tokens: int, now: float) -> None:
-        """Charge a chunk to its tenant, except for tokens that it has paid for before a preemption."""
-        end = sequence.computed + num_tokens
-        paid = max(sequence.charged, sequence.computed)  # what the cache held costs nothing
-        if end > paid:
-            sequence.tenant.counter += (end - paid) * sequence.tenant.prefill_cost
-            sequence.tenant.prefill_tokens += end - paid
-            sequence.charged = end
-        sequence.tenant.lines[sequence.rank].served_at = now
 
     def _add_chunks(self, parts: list[SequenceStep], chunks: dict[SequenceState, int]) -> None:
         """Write the chunks down, without those that were preempted after they had been given tokens."""
