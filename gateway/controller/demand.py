@@ -7,9 +7,9 @@ Need, in bytes: what the tenant's requests hold, a little of what is only cached
 request of the tenant holds on average; more the longer it waits, and more than all that is granted where nothing can
 start. In places: what runs and what waits. A tenant that needs nothing anywhere has its limits by the pools.
 
-A share moves when a worker is short and the move helps (SHORT), when the shares are far from the needs (FAR), or when
-they have been a little off for long (NEAR). Between two moves of a tenant lies a pause, the longer the less it matters,
-so that noise moves nothing.
+A share moves when something waits on a worker and the move helps (WAITING), when a worker is about to be short (SHORT),
+when the shares are far from the needs (FAR), or a little off for long (NEAR). Between two moves of a tenant lies a
+pause, the longer the less it matters, so that noise moves nothing.
 
 Guarantees follow as far as there is room: what all guarantees on one worker may come to is its pool's low watermark,
 and each owner's part by the pools stays free for it there, so that a guarantee can always go home.
@@ -32,9 +32,10 @@ AGEING = 2.0  # seconds of waiting that count as one more request
 MOST_AGEING = 8.0
 ONE = 1 << 20  # shares are whole parts of it
 
-SHORT, SHORT_PAUSE = 0.02, 0.5  # change of a share, and seconds since the last move of this tenant
+WAITING, WAITING_PAUSE = 0.02, 0.5  # change of a share, and seconds since the last move of this tenant
+SHORT, SHORT_PAUSE = 0.1, 1.0
 FAR, FAR_PAUSE = 0.15, 2.0
-NEAR, NEAR_PAUSE = 0.05, 10.0
+NEAR, NEAR_PAUSE = 0.08, 10.0
 
 
 @dataclass(slots=True)
@@ -63,7 +64,7 @@ class _Tenant:
     num_bytes: dict[str, float] = field(default_factory=dict)  # its share of bytes by worker, together 1; empty: pools
     places: dict[str, float] = field(default_factory=dict)
     soft_follows: float = 0.0  # how far its guarantee follows its bytes, 0 to 1
-    moved_at: float = -math.inf
+    moved_at: float = -math.inf  # or first seen
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,7 +93,7 @@ class Demand:
         named = set()
         for use in uses:
             named.add(use.tenant_id)
-            _take(self._tenants.setdefault(use.tenant_id, _Tenant()), worker, use, now)
+            _take(self._tenants.setdefault(use.tenant_id, _Tenant(moved_at=now)), worker, use, now)
         for tenant_id, tenant in self._tenants.items():
             if tenant_id not in named and (need := tenant.needs.get(worker)) is not None:
                 need.waits, need.running = 0.0, 0
@@ -119,7 +120,7 @@ class Demand:
         moved = {
             tenant_id
             for tenant_id in held.keys() & self._tenants.keys()
-            if home and _change(self._tenants[tenant_id].num_bytes, home) >= SHORT
+            if home and _change(self._tenants[tenant_id].num_bytes, home) >= WAITING
         }
         return self._shares(moved, fleet, home)
 
@@ -247,17 +248,16 @@ def _is_due(
 ) -> bool:
     paused = now - tenant.moved_at
     change = max(_change(want, have) for want, have in zip(wants, has, strict=True))
-    if change >= FAR and paused >= FAR_PAUSE:
+    if (change >= FAR and paused >= FAR_PAUSE) or (change >= NEAR and paused >= NEAR_PAUSE):
         return True
-    if change >= NEAR and paused >= NEAR_PAUSE:
-        return True
-    if change < SHORT or paused < SHORT_PAUSE:
-        return False
-    return any(
-        _is_short(need, policy, has[0][worker], has[1][worker])
-        and (wants[0][worker] - has[0][worker] >= SHORT or wants[1][worker] - has[1][worker] >= SHORT)
-        for worker, need in tenant.needs.items()
-    )
+    for worker, need in tenant.needs.items():
+        gain = max(want[worker] - have[worker] for want, have in zip(wants, has, strict=True))
+        if need.waits and gain >= WAITING and paused >= WAITING_PAUSE:
+            return True
+        is_short = _is_short(need, policy, has[0][worker], has[1][worker])
+        if is_short and gain >= SHORT and paused >= SHORT_PAUSE:
+            return True
+    return False
 
 
 def _change(wants: Mapping[str, float], has: Mapping[str, float]) -> float:
@@ -265,9 +265,7 @@ def _change(wants: Mapping[str, float], has: Mapping[str, float]) -> float:
 
 
 def _is_short(need: _Need, policy: PolicyView, num_bytes: float, places: float) -> bool:
-    """Tell whether something waits on a worker for want of bytes or places, or soon would."""
-    if need.waits:
-        return True
+    """Tell whether a worker soon has no more bytes or places for the tenant."""
     return need.num_bytes > 0.8 * policy.kv_hard_bytes * num_bytes or need.places > 0.8 * policy.max_running * places
 
 

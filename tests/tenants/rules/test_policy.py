@@ -25,7 +25,7 @@ def test_any_change_is_valid_or_refused_by_field(changes: dict[str, Any]) -> Non
         after = changed(DEFAULT, changes)
     except PolicyInvalid as error:
         named = error.field if error.field in changes else error.field.partition(".")[0]  # of a limit on trial
-        assert named in changes  # noqa: PT017  # which of the two it is depends on the drawn change
+        assert named in changes  # which of the two it is depends on the drawn change
         return
     assert 0 <= after.kv_soft_bytes <= after.kv_hard_bytes
     assert LEAST_WEIGHT <= after.weight <= 1000
