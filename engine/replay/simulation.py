@@ -19,7 +19,7 @@ from engine.replay.script import END, Part, coarse_output
 from engine.replay.story import Call, Weights
 from engine.replay.tally import Tally
 from engine.replay.task import Figures, GroupLimits, Outcome
-from engine.request import GenerationRequest, Priority, RequestId, SamplingParams, SequenceId, TenantId
+from engine.request import FinishReason, GenerationRequest, Priority, RequestId, SamplingParams, SequenceId, TenantId
 from engine.scheduler.outputs import Refusal, RequestOutput
 from engine.scheduler.plan import Scheduler
 from engine.scheduler.sizing import Limits, size
@@ -81,7 +81,7 @@ class Simulation:
         self._parts = parts
         self._next = 0  # of the parts to come
         self._leaving: list[tuple[float, int]] = []  # when clients give up, latest first
-        self._granted_tokens: dict[int, int] = {}  # of requests that have not ended, in the model's tokens
+        self._granted: dict[int, int] = {}  # tokens of the model that each request may generate, by its number
         self._waiting: dict[int, float] = {}  # requests without a first token, and the seconds that the grain adds
         self._last_step = (self.now, 0.0)  # when it began, seconds of one machine step in it
         self._pressure_seconds = 0.0
@@ -173,12 +173,12 @@ class Simulation:
         if tally is None:
             tally = self._tallies[call.tenant] = Tally()
         tally.num_requests += 1
-        granted = self._granted(call)
+        granted = self._grant(call)
         if granted is None:
             tally.num_refused += 1
             return
         self._waiting[number] = self._grain_wait(call.at)
-        self._granted_tokens[number] = granted
+        self._granted[number] = granted
         self._scheduler.submit(
             SequenceId(number),
             GenerationRequest(
@@ -199,7 +199,7 @@ class Simulation:
             self._leaving.append((call.at + call.gave_up_after, number))
             self._leaving.sort(reverse=True)
 
-    def _granted(self, call: Call) -> int | None:
+    def _grant(self, call: Call) -> int | None:
         """Return the tokens that a request may generate, or None where it could never be served."""
         policy = self._policies.get(TenantId(call.tenant))
         if policy is None:
@@ -266,6 +266,19 @@ class Simulation:
                 self._tallies[self._parts[output.sequence].call.tenant].num_refused += 1
             elif output.finish_reason is not None:
                 self._waiting.pop(output.sequence, None)
+                self._correct(output)
+
+    def _correct(self, output: RequestOutput) -> None:
+        """Take off what coarse tokens make an output longer than it is."""
+        if output.message or output.finish_reason not in (FinishReason.STOP, FinishReason.LENGTH):
+            return  # cut off: it is as long as it had become
+        call = self._parts[output.sequence].call
+        num_tokens = self._granted[output.sequence]
+        told = call.outputs.get(output.output_index)
+        if told is not None and told.num_tokens is not None:
+            num_tokens = min(num_tokens, max(1, told.num_tokens))
+        longer = coarse_output(call.num_prompt, num_tokens, self._grain) * self._grain - num_tokens
+        self._tallies[call.tenant].output_tokens -= longer
 
     # ------------------------------------------------------------ what came of it
 
@@ -273,7 +286,9 @@ class Simulation:
         tenant = self._scheduler.roster.tenants.get(TenantId(name))
         account = self._memory.accounts.get(TenantId(name))
         tally = self._tallies.get(name) or Tally()
+        num_output = tally.output_tokens + (tenant.output_tokens * self._grain if tenant else 0)
         return tally.figures(
+            output_tokens=max(0, num_output),
             num_preemptions=tenant.num_preemptions if tenant else 0,
             evicted_blocks=self._num_evicted(account.index) if account else 0,
             kv_peak_bytes=account.peak * self._block_bytes if account else 0,

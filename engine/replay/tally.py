@@ -14,12 +14,18 @@ class Tally:
     num_refused: int = 0
     prompt_tokens: int = 0
     cached_tokens: int = 0
-    output_tokens: int = 0
+    output_tokens: int = 0  # beside those that the scheduler counts: what coarse tokens make of them too many
     ttft: list[float] = field(default_factory=list)
     queue: list[float] = field(default_factory=list)
 
     def figures(
-        self, *, num_preemptions: int, evicted_blocks: int, kv_peak_bytes: int, above_soft_seconds: float
+        self,
+        *,
+        output_tokens: int,
+        num_preemptions: int,
+        evicted_blocks: int,
+        kv_peak_bytes: int,
+        above_soft_seconds: float,
     ) -> Figures:
         """Return the figures, with those that scheduler and memory have counted."""
         return Figures(
@@ -29,7 +35,7 @@ class Tally:
             evicted_blocks=evicted_blocks,
             prompt_tokens=self.prompt_tokens,
             cached_tokens=self.cached_tokens,
-            output_tokens=self.output_tokens,
+            output_tokens=output_tokens,
             kv_peak_bytes=kv_peak_bytes,
             above_soft_seconds=above_soft_seconds,
             ttft_p50_seconds=percentile(self.ttft, 0.50),
