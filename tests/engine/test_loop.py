@@ -246,8 +246,9 @@ def test_does_not_sleep_while_a_step_is_in_flight() -> None:
     """Neither when the next one has been launched nor when there is none to launch; with nothing left it does."""
     world, box, _, loop = make_noted_loop()
     box.inbox.append([policy(), submit(1, max_tokens=3)])
-    while not box.sent or not box.sent[-1][1][0].finish_reason:
+    for _ in range(4):
         loop.step()
+    assert box.sent[-1][1][0].finish_reason is FinishReason.LENGTH
     assert box.patience[1:] == [0.0] * (len(box.patience) - 1)
     loop.step()
     loop.step()

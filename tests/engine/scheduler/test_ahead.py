@@ -5,14 +5,14 @@ a step no sooner than it is waited for.
 """
 
 import itertools
-from dataclasses import replace
 
 import pytest
 
 from engine.errors import InvariantError
-from engine.request import BeamParams, FinishReason, Priority, SequenceId, TenantId
+from engine.request import BeamParams, FinishReason, Priority, SamplingParams, SequenceId, TenantId
 from engine.scheduler.flight import Flight
 from engine.scheduler.step_time import StepWork
+from engine.scheduler.tenant import OUTPUT_COST, PREFILL_COST
 from engine.step import SequenceStep, StepPlan
 from tests.engine.world import ShortOutputs, World
 
@@ -189,6 +189,45 @@ def test_a_request_ends_with_a_token_that_comes_after_it_was_preempted() -> None
         world.assert_empty()
 
 
+def test_a_token_that_comes_late_is_paid_for_once() -> None:
+    """What a request costs its tenant is its prompt and its output, whenever it was preempted."""
+    world = World(ahead=True)
+    world.policy("minnow")
+    request = world.submit("minnow", 18, 10)
+    for _ in range(5):
+        world.step()
+    world.policy("minnow", blocks=0)
+    world.step()
+    assert not world.running()
+    world.policy("minnow")
+    world.run()
+    assert world.outputs[request][-1].num_preemptions == 1
+    assert world.scheduler.roster.tenant(TenantId("minnow")).counter == 18 * PREFILL_COST + 10 * OUTPUT_COST
+    world.assert_exact(request)
+
+
+def test_who_loses_a_shared_prefix_comes_back_behind_its_token() -> None:
+    """It fits at once on blocks of its own, but a token of it is in flight: it starts in the plan after."""
+    world = World(block_size=4, ahead=True)
+    world.share("bank", PROMPT)
+    world.policy("minnow", share_groups=("bank",))
+    request = world.submit("minnow", [*PROMPT, 1, 2, 3], 12)
+    for _ in range(4):
+        world.step()
+    assert placeholders(world.plan) == [request]
+    count = len(world.tokens[request])
+    world.share("bank")
+    world.step()
+    assert world.plan is None
+    assert len(world.tokens[request]) == count + 1
+    world.step()
+    assert world.running() == [request]
+    world.run()
+    assert world.outputs[request][-1].num_preemptions == 1
+    world.assert_exact(request)
+    world.assert_empty()
+
+
 def test_a_removed_tenant_stops_while_a_step_is_in_flight() -> None:
     """Its requests are held with the tokens that were on their way, and go on when the policy is back."""
     world = World(ahead=True)
@@ -317,7 +356,7 @@ def test_a_step_teaches_what_it_took_itself() -> None:
 
 def test_work_counts_each_part_of_a_flight() -> None:
     """Decodes with their context, chunks with their pairs."""
-    sampling = World().requests.get(SequenceId(0))
+    sampling = SamplingParams()
     parts = (
         SequenceStep(SequenceId(1), 0, 9, (-1,), sampling),
         SequenceStep(SequenceId(2), 1, 4, (5,), sampling),
@@ -333,7 +372,7 @@ def test_one_step_ahead_and_no_more() -> None:
     world.policy("minnow")
     world.submit("minnow", 6, 20)
     scheduler, runner = world.scheduler, world.runner
-    first, second = scheduler.plan(), None
+    first = scheduler.plan()
     assert first is not None
     one = runner.launch(first)
     second = scheduler.plan()
@@ -347,5 +386,5 @@ def test_one_step_ahead_and_no_more() -> None:
     scheduler.commit(first, result)
     with pytest.raises(InvariantError, match="committed twice"):
         scheduler.commit(first, result)
-    scheduler.commit(second, replace(other.wait()))
+    scheduler.commit(second, other.wait())
     scheduler.audit()
