@@ -31,7 +31,7 @@ struct Geometry {
 
 constexpr int TILES = 4;          // of a chunk: tiles of sixteen slots between two softmax updates, so that they stay in L1
 constexpr int CHUNK = 16 * TILES;
-constexpr int SPLIT = 256;        // KV tokens of one range of a decode
+constexpr int SPLIT = 256;        // KV tokens of one range
 constexpr int MAX_RANGES = 1024;  // longer contexts get longer ranges
 constexpr int TILE_ROWS = 32;     // query rows of one prefill item
 constexpr int64_t WORTH_A_THREAD = 800000;  // see useful_threads
@@ -51,7 +51,7 @@ struct AttentionArgs {
 struct Item {
     const int32_t* table;
     int32_t first, tokens, position, head, kv_first, kv_end;
-    int32_t ranges;   // of this decode and head; 1: written straight to the output
+    int32_t ranges;   // of these tokens and this head; 1: written straight to the output
     int32_t leader;   // index of the item that is the first of them
     int32_t pending;  // of a leader: ranges that are not done yet
     int64_t partial;  // index of the first of its rows among the partials
