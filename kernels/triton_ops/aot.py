@@ -32,12 +32,14 @@ from kernels.triton_ops.merge import merge_launch
 from kernels.triton_ops.norm import rms_norm_launch
 from kernels.triton_ops.prefill import prefill_launch
 from kernels.triton_ops.rope import rope_launch
+from kernels.triton_ops.sample import sample_launch
 from kernels.triton_ops.silu import gelu_mul_launch, silu_mul_launch
 from kernels.triton_ops.write import kv_write_launch, rope_kv_write_launch
 
 CAPABILITIES = (80, 90)
 _META = torch.device("meta")
 _TYPES = {
+    torch.float64: "fp64",
     torch.float32: "fp32",
     torch.float16: "fp16",
     torch.bfloat16: "bf16",
@@ -58,18 +60,19 @@ class Shape:
     dim: int
     hidden: int
     intermediate: int
+    vocab: int
     window: int = 0
     soft_cap: float = 0.0
 
 
 SHAPES = (
-    Shape(name="SmolLM2-135M", query_heads=9, kv_heads=3, dim=64, hidden=576, intermediate=1536),
-    Shape(name="Phi-2", query_heads=32, kv_heads=32, dim=80, hidden=2560, intermediate=10240),
+    Shape(name="SmolLM2-135M", query_heads=9, kv_heads=3, dim=64, hidden=576, intermediate=1536, vocab=49152),
+    Shape(name="Phi-2", query_heads=32, kv_heads=32, dim=80, hidden=2560, intermediate=10240, vocab=51200),
     Shape(name="Phi-3-mini", query_heads=32, kv_heads=32, dim=96, hidden=3072, intermediate=8192,
-          window=2047),
-    Shape(name="Llama-3-8B", query_heads=32, kv_heads=8, dim=128, hidden=4096, intermediate=14336),
+          vocab=32064, window=2047),
+    Shape(name="Llama-3-8B", query_heads=32, kv_heads=8, dim=128, hidden=4096, intermediate=14336, vocab=128256),
     Shape(name="Gemma-2-9B", query_heads=16, kv_heads=8, dim=256, hidden=3584, intermediate=14336,
-          window=4096, soft_cap=50.0),
+          vocab=256000, window=4096, soft_cap=50.0),
 )  # fmt: skip
 
 
@@ -116,6 +119,8 @@ def cases(shape: Shape, dtype: torch.dtype, capability: int) -> Iterator[Launch]
     yield launch
     yield scatter_launch(slabs, pages, slots)
     yield copy_launch(pages, slots, slots)
+    logits = torch.empty((64, shape.vocab), dtype=dtype, device=_META)
+    yield sample_launch(logits, torch.empty((64, 4), dtype=torch.float64, device=_META))[0]
 
 
 def compile_launch(launch: Launch, capability: int) -> Any:

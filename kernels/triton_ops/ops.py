@@ -12,13 +12,13 @@ from kernels.errors import BackendUnavailable
 from kernels.ops import Linear, Ops
 from kernels.pages import LayerPages, Pages
 from kernels.reference.ops import PlainLinear
-from kernels.reference.sampling import sample
 from kernels.triton_ops.blocks import copy_launch, gather_launch, scatter_launch
 from kernels.triton_ops.decode import decode_launch
 from kernels.triton_ops.merge import merge_kernel, merge_launch
 from kernels.triton_ops.norm import rms_norm_launch
 from kernels.triton_ops.prefill import prefill_launch
 from kernels.triton_ops.rope import rope_launch
+from kernels.triton_ops.sample import sample_launch
 from kernels.triton_ops.silu import gelu_mul_launch, silu_mul_launch
 from kernels.triton_ops.top_k import top_k
 from kernels.triton_ops.write import kv_write_launch, rope_kv_write_launch
@@ -134,7 +134,9 @@ class TritonOps(Ops):
 
     def sample(self, logits: torch.Tensor, how: torch.Tensor) -> torch.Tensor:
         """See `Ops.sample`."""
-        return sample(logits, how)
+        launch, out = sample_launch(logits.contiguous(), how)
+        launch.run()
+        return out
 
     def pack_linear(self, weight: torch.Tensor, bias: torch.Tensor | None = None) -> Linear:
         """See `Ops.pack_linear`: the weight as it is; cuBLAS needs no other order."""

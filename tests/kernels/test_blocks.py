@@ -45,9 +45,34 @@ def test_copies(ops: Ops) -> None:
     assert torch.equal(after, before[:, [0, 7, 7, 0, 4, 5, 6, 7]])
 
 
-def test_merge_partials(ops: Ops) -> None:
-    """Parts are weighted by the exponentials of their log-sum-exp; a part of -inf counts nothing, even if it is NaN."""
-    parts, lse = torch.randn(3, 2, 2, 80), torch.randn(3, 2, 2)
-    lse[1, 0], parts[1, 0] = float("-inf"), float("nan")
+@pytest.mark.parametrize("shape", [(1, 1, 1, 64), (3, 2, 2, 80), (2, 40, 9, 64), (5, 3, 7, 33), (17, 9, 4, 128)])
+@pytest.mark.parametrize("wide", [False, True])
+def test_merge_partials(ops: Ops, shape: tuple[int, ...], wide: bool) -> None:
+    """Parts, in float32 or the ops' dtype, are weighted by the exponentials of their log-sum-exp.
+
+    A part of -inf counts nothing, even if it is NaN.
+    """
+    random = torch.Generator().manual_seed(shape[-1])
+    parts = torch.randn(shape, generator=random).to(torch.float32 if wide else ops.dtype)
+    lse = torch.randn(shape[:3], generator=random) * 30
+    if shape[0] > 1:
+        lse[1, 0], parts[1, 0] = float("-inf"), float("nan")
     exact = (lse.double().softmax(0).unsqueeze(-1) * parts.double().nan_to_num()).sum(0)
     assert_close(ops.merge_partials(parts, lse), exact)
+
+
+def test_merge_hides_no_poison(ops: Ops) -> None:
+    """A NaN in a part that counts, or in its log-sum-exp, is in the result of its row, and in no other."""
+    parts, lse = torch.randn(3, 4, 2, 80), torch.randn(3, 4, 2)
+    parts[2, 0, 1, 17], lse[1, 2, 0] = float("nan"), float("nan")
+    found = ops.merge_partials(parts, lse).isnan()
+    assert found[0, 1, 17] and found[2, 0].all()
+    assert int(found.sum()) == 1 + 80
+
+
+def test_merged_rows_are_alone(ops: Ops) -> None:
+    """A row's result is the same to the bit whatever rows there are beside it."""
+    parts, lse = torch.randn(4, 300, 2, 80), torch.randn(4, 300, 2)
+    together = ops.merge_partials(parts, lse)
+    alone = ops.merge_partials(parts[:, 7:8].contiguous(), lse[:, 7:8].contiguous())
+    assert torch.equal(alone, together[7:8])

@@ -11,6 +11,7 @@ from kernels.pages import Pages, PageShape
 from kernels.reference.ops import ReferenceOps
 from kernels.triton_ops.ops import TritonOps
 from tests.kernels.cases import Case, Heads, assert_close, exact_attention, make_case
+from tests.kernels.test_sampling import KINDS, make, ways
 
 CPU = torch.device("cpu")
 FORM = AttentionForm(0.125)
@@ -205,3 +206,38 @@ def test_blocks_move(ops: TritonOps) -> None:
     after = pages.data.view(before.dtype)
     for target, source in ((2, 4), (6, 0), (0, 5), (1, 3), (3, 3), (4, 4), (5, 5)):
         assert torch.equal(after[:, target], before[:, source])
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_draws_are_the_reference_s(ops: TritonOps, kind: str) -> None:
+    """Rows of every kind are drawn as sorting and summing them does, in one block of tokens and in several."""
+    for vocab, rows in ((1, 3), (300, 9), (4097, 8)):
+        logits, how = make(kind, vocab, ops, rows), ways(rows, seed=vocab)
+        assert torch.equal(ops.sample(logits, how), ReferenceOps(CPU, ops.dtype).sample(logits, how))
+
+
+def test_draws_take_no_notice_of_nan(ops: TritonOps) -> None:
+    """A row whose best logit isn't finite gives its first best token, a NaN before all else."""
+    logits = make("peaked", 300, ops, rows=3)
+    logits[0, [299, 7]], logits[1, 30], logits[2] = -torch.nan, torch.inf, -torch.inf
+    how = torch.tensor([[1.0, 0.0, 1.0, 0.5]] * 3, dtype=torch.float64)
+    assert ops.sample(logits, how).tolist() == [7, 30, 0]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_reductions_of_logits(ops: TritonOps, kind: str) -> None:
+    """The first best, the k best and log-probabilities, of all rows or of named ones, are what sorting gives."""
+    for vocab in (1, 64, 65, 3001):
+        logits = make(kind, vocab, ops, rows=4)
+        exact, order = logits.float().sort(dim=-1, descending=True, stable=True)
+        assert torch.equal(ops.argmax(logits), order[:, 0])
+        rows = torch.tensor([2, 0])
+        for k in {0, 1, min(vocab, 20), vocab}:
+            values, tokens = ops.top_k(logits, k)
+            assert torch.equal(values, exact[:, :k])
+            assert torch.equal(tokens, order[:, :k])
+            assert torch.equal(ops.top_k(logits, k, rows)[1], order[rows, :k])
+        logprobs = logits.double().log_softmax(-1).gather(-1, order)
+        found = ops.logprobs(logits, order)
+        torch.testing.assert_close(found.double(), logprobs, atol=1e-4, rtol=1e-4, equal_nan=True)
+        assert torch.equal(ops.logprobs(logits, order[rows], rows).nan_to_num(9.0), found[rows].nan_to_num(9.0))
