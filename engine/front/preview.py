@@ -28,6 +28,15 @@ DEADLINE_SECONDS = 10.0
 MOST_PROPOSED = 10_000
 _ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
 
+_DIVIDED = {  # limits that are divided among workers, and the most that a message can say
+    "kv_soft_bytes": (1 << 64) - 1,
+    "kv_hard_bytes": (1 << 64) - 1,
+    "host_bytes": (1 << 64) - 1,
+    "disk_bytes": (1 << 64) - 1,
+    "max_running": (1 << 32) - 1,
+    "max_queued": (1 << 32) - 1,
+}
+
 log = structlog.get_logger(part="preview")
 
 
@@ -108,6 +117,7 @@ class Previewer:
         raise PreviewError(grpc.StatusCode.INTERNAL, "the preview failed; the worker's log has the details")
 
     def _task(self, request: pb.PreviewRequest, tenants: list[pb.TenantPolicy], groups: list[pb.ShareGroup]) -> bytes:
+        proposed = in_proportion(request, {tenant.tenant: tenant for tenant in tenants})
         return encode(
             Task(
                 trace=str(self._trace),
@@ -118,7 +128,7 @@ class Previewer:
                     GroupLimits(name=group.name, kv_soft_bytes=group.kv_soft_bytes, kv_hard_bytes=group.kv_hard_bytes)
                     for group in groups
                 ],
-                proposed=policy_frame(pb.PolicyPush(tenants=request.tenants)).tenants,
+                proposed=policy_frame(pb.PolicyPush(tenants=proposed)).tenants,
             )
         )
 
@@ -148,6 +158,29 @@ def check(request: pb.PreviewRequest) -> None:
         if tenant.kv_soft_bytes > tenant.kv_hard_bytes:
             message = f"{tenant.kv_soft_bytes} must not be above kv_hard_bytes, which is {tenant.kv_hard_bytes}"
             raise _invalid(f"{field}.kv_soft_bytes", message)
+
+
+def in_proportion(request: pb.PreviewRequest, in_force: Mapping[str, pb.TenantPolicy]) -> list[pb.TenantPolicy]:
+    """Return the proposed grants as this worker would get them.
+
+    Grants follow demand, so this worker's may differ from an even division. Where the request says what an even
+    division gave before, a limit that the proposal leaves alone stays as it is here, and another changes by the factor.
+    """
+    divided = {tenant.tenant: tenant for tenant in request.current}
+    proposed: list[pb.TenantPolicy] = []
+    for tenant in request.tenants:
+        here, before = in_force.get(tenant.tenant), divided.get(tenant.tenant)
+        wanted = pb.TenantPolicy()
+        wanted.CopyFrom(tenant)
+        if here is not None and before is not None:
+            for name, most in _DIVIDED.items():
+                old, new, own = getattr(before, name), getattr(tenant, name), getattr(here, name)
+                if old and new != old:
+                    own = min(most, -(-new * own // old))  # rounded up: one place is not to become none
+                setattr(wanted, name, own if old or new == old else new)
+            wanted.kv_soft_bytes = min(wanted.kv_soft_bytes, wanted.kv_hard_bytes)
+        proposed.append(wanted)
+    return proposed
 
 
 def _invalid(field: str, message: str) -> PreviewError:

@@ -609,12 +609,14 @@ class UsageRecord(_message.Message):
     def __init__(self, sequence: _Optional[int] = ..., request_id: _Optional[str] = ..., tenant: _Optional[str] = ..., project: _Optional[str] = ..., key: _Optional[str] = ..., session: _Optional[str] = ..., model: _Optional[str] = ..., worker_id: _Optional[str] = ..., prompt_tokens: _Optional[int] = ..., cached_tokens: _Optional[int] = ..., completion_tokens: _Optional[int] = ..., kv_device_byte_seconds: _Optional[float] = ..., queue_seconds: _Optional[float] = ..., ttft_seconds: _Optional[float] = ..., started_at: _Optional[float] = ..., finished_at: _Optional[float] = ..., finish_reason: _Optional[_Union[FinishReason, str]] = ..., num_preemptions: _Optional[int] = ...) -> None: ...
 
 class PreviewRequest(_message.Message):
-    __slots__ = ("tenants", "seconds")
+    __slots__ = ("tenants", "seconds", "current")
     TENANTS_FIELD_NUMBER: _ClassVar[int]
     SECONDS_FIELD_NUMBER: _ClassVar[int]
+    CURRENT_FIELD_NUMBER: _ClassVar[int]
     tenants: _containers.RepeatedCompositeFieldContainer[TenantPolicy]
     seconds: float
-    def __init__(self, tenants: _Optional[_Iterable[_Union[TenantPolicy, _Mapping]]] = ..., seconds: _Optional[float] = ...) -> None: ...
+    current: _containers.RepeatedCompositeFieldContainer[TenantPolicy]
+    def __init__(self, tenants: _Optional[_Iterable[_Union[TenantPolicy, _Mapping]]] = ..., seconds: _Optional[float] = ..., current: _Optional[_Iterable[_Union[TenantPolicy, _Mapping]]] = ...) -> None: ...
 
 class PreviewReport(_message.Message):
     __slots__ = ("seconds", "num_events", "elapsed_seconds", "tenants", "hit_rate_before", "hit_rate_after", "pressure_before", "pressure_after", "problem")

@@ -23,7 +23,6 @@ from engine.replay.script import Part, render
 from engine.replay.simulation import Setting, Simulation
 from engine.replay.story import Story, TraceProblem, read_story
 from engine.replay.task import Outcome, Report, Task
-from engine.request import Priority, TenantId
 
 MOST_BLOCKS = 250_000  # of the trace that are read
 _MARKS = 24
@@ -170,15 +169,4 @@ def _be_child(task: Callable[[], list[tuple[int, Outcome]]], sink: int) -> None:
 
 
 def _policy(policy: PolicyTenant) -> TenantPolicy:
-    return TenantPolicy(
-        tenant=TenantId(policy.tenant),
-        weight=policy.weight,
-        kv_soft_bytes=policy.kv_soft_bytes,
-        kv_hard_bytes=policy.kv_hard_bytes,
-        max_running=policy.max_running,
-        max_queued=policy.max_queued,
-        max_context_tokens=policy.max_context_tokens,
-        max_output_tokens=policy.max_output_tokens,
-        priority=Priority(policy.priority),
-        share_groups=tuple(policy.share_groups),
-    )
+    return msgspec.convert(policy, TenantPolicy, from_attributes=True)

@@ -6,6 +6,7 @@ What an output says, and when it ends, is what it said in the trace, as far as t
 """
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 from engine.memory.eviction.base import BlockKey
@@ -314,15 +315,4 @@ def _limits(machine: Machine, grain: int, num_symbols: int) -> Limits:
 
 def _unlimited(policy: TenantPolicy) -> TenantPolicy:
     """Return a policy whose limits in tokens were seen to when the request came: in the model's tokens."""
-    return TenantPolicy(
-        tenant=policy.tenant,
-        weight=policy.weight,
-        kv_soft_bytes=policy.kv_soft_bytes,
-        kv_hard_bytes=policy.kv_hard_bytes,
-        max_running=policy.max_running,
-        max_queued=policy.max_queued,
-        max_context_tokens=_ANY,
-        max_output_tokens=_ANY,
-        priority=policy.priority,
-        share_groups=policy.share_groups,
-    )
+    return replace(policy, max_context_tokens=_ANY, max_output_tokens=_ANY, shadow=None)
