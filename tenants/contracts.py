@@ -606,6 +606,74 @@ class FairnessView(msgspec.Struct, frozen=True, kw_only=True):
     tenants: tuple[TenantService, ...]
 
 
+class PreviewFigures(msgspec.Struct, frozen=True, kw_only=True):
+    """What a tenant got, or would have got, in the time that was replayed, on all workers.
+
+    Percentiles and the time above the guarantee are those of the worst worker.
+    """
+
+    num_requests: int = 0
+    num_refused: int = 0  # could never fit, or found the queue full
+    num_preemptions: int = 0
+    evicted_blocks: int = 0  # cached ones, given up for others or for its own limits and needs
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
+    output_tokens: int = 0
+    kv_peak_bytes: int = 0
+    above_soft_seconds: float = 0.0
+    ttft_p50_seconds: float = 0.0
+    ttft_p99_seconds: float = 0.0
+    queue_p99_seconds: float = 0.0
+
+    @property
+    def hit_rate(self) -> float:
+        """Prompt tokens that were cached, as a share of all."""
+        return self.cached_tokens / self.prompt_tokens if self.prompt_tokens else 0.0
+
+
+class TenantPreviewView(msgspec.Struct, frozen=True, kw_only=True):
+    """One tenant in a preview. `slug` is empty where the tenant is gone."""
+
+    tenant_id: str
+    slug: str
+    name: str
+    colour: int
+    before: PreviewFigures  # replayed under the limits in force, so that the two can be compared
+    after: PreviewFigures
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether it has asked for nothing in that time, so that nothing can be said of it."""
+        return self.before.num_requests == 0
+
+
+class WorkerPreviewView(msgspec.Struct, frozen=True, kw_only=True):
+    """What one worker has replayed. `problem`: why it has replayed nothing, or has not answered."""
+
+    worker_id: str
+    seconds: float = 0.0
+    num_events: int = 0  # blocks that its requests came to
+    elapsed_seconds: float = 0.0
+    problem: str = ""
+
+
+class PreviewView(msgspec.Struct, frozen=True, kw_only=True):
+    """What a changed policy would have done to the requests of the last minutes, for every tenant that made any."""
+
+    before: PolicyView
+    after: PolicyView
+    seconds: float  # that were replayed, by the worker that replayed most
+    num_events: int
+    elapsed_seconds: float  # that the answer took
+    hit_rate_before: float
+    hit_rate_after: float
+    pressure_before: float  # mean score
+    pressure_after: float
+    tenants: tuple[TenantPreviewView, ...]  # the largest first; the policy's own always, where a worker has answered
+    workers: tuple[WorkerPreviewView, ...]
+    problem: str = ""  # why nothing could be replayed at all, else empty
+
+
 # Hints that the live websocket carries: {"type": "hint", "kind": ..., "seq": n, ...}; `seq` rises by one per socket
 # group and a client that sees a gap refetches.
 #   kind "stats":   {"workers": [WorkerStats, ...]}

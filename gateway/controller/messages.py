@@ -43,7 +43,7 @@ def policy_push(push: Push) -> pb.ControlCommand:
     message = command.policy
     for holder, grant in push.grants.items():
         if isinstance(grant, TenantGrant):
-            message.tenants.append(_tenant_policy(holder.name, grant))
+            message.tenants.append(tenant_policy(holder.name, grant))
         else:
             _write_share_group(message.share_groups.add(), holder.name, grant)
     message.removed_tenants.extend(holder.name for holder in push.removed if holder.kind == "tenant")
@@ -51,7 +51,8 @@ def policy_push(push: Push) -> pb.ControlCommand:
     return command
 
 
-def _tenant_policy(tenant_id: str, grant: TenantGrant) -> pb.TenantPolicy:
+def tenant_policy(tenant_id: str, grant: TenantGrant) -> pb.TenantPolicy:
+    """Return a tenant's grant as a message."""
     return pb.TenantPolicy(
         tenant=tenant_id,
         weight=grant.weight,
