@@ -17,6 +17,7 @@ def audit(memory: "KVMemory") -> None:
     """Check pool, tree, users, accounts, promises and rows. Raises InvariantError that says what differs."""
     memory.pool.audit()
     memory.tree.audit()
+    memory.host.audit()
     users: Counter[BlockId] = Counter()
     owner: dict[BlockId, int] = {}
     for table in memory.tables.values():

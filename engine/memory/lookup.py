@@ -1,4 +1,4 @@
-"""What the tree holds of a sequence: whole blocks to share, and part of the next one to copy."""
+"""What is known of a sequence: whole blocks to share, then blocks to load from host memory or part of one to copy."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -7,17 +7,22 @@ from engine.memory.accounts import Account
 from engine.memory.keys import BlockHasher, KeyChain, SharedHead
 from engine.memory.pool import CACHED, BlockPool
 from engine.memory.prefix import PrefixTree
+from engine.memory.tiers.host import HostTier
 from engine.request import BlockId
 
 
 class Match(NamedTuple):
-    """What the tree holds of a sequence: whole blocks, and part of the next one that can be copied."""
+    """What is known of a sequence: whole blocks of the tree, and what follows them in host memory.
+
+    Where host memory has nothing to follow them, part of a block of the tree that can be copied.
+    """
 
     blocks: tuple[BlockId, ...] = ()
-    num_tokens: int = 0  # in both
+    num_tokens: int = 0  # in all of it
     part: BlockId | None = None
     idle: int = 0  # of the blocks of the sequence's own account, those that nobody uses: taking them costs the account
     idle_head: int = 0  # the same of its share group's account
+    num_hosted: int = 0  # blocks to load, behind the whole ones; each needs a new block of the device
 
 
 NO_MATCH = Match()
@@ -29,9 +34,10 @@ class Lookup:
     A namespace belongs to the account that first used it, until that one is forgotten.
     """
 
-    def __init__(self, pool: BlockPool, tree: PrefixTree, hasher: BlockHasher) -> None:
+    def __init__(self, pool: BlockPool, tree: PrefixTree, hasher: BlockHasher, host: HostTier) -> None:
         self._pool = pool
         self._tree = tree
+        self._host = host
         self.hasher = hasher
         self._namespaces: dict[bytes, int] = {}  # account index of each
 
@@ -52,9 +58,10 @@ class Lookup:
         chain.extend(token_ids, limit // size)
         blocks = self._tree.find(chain.keys, limit // size)
         count = len(blocks)
+        num_hosted = self._host.find(chain.keys, count, limit // size) if self._host.num_used else 0
         part, num_part = BlockId(-1), 0
         rest = token_ids[count * size : min(limit, (count + 1) * size)]
-        if rest:
+        if rest and not num_hosted:
             root = chain.root(count)
             part, num_part = self._tree.find_part(blocks[-1] if root is None else root, rest)
         taken = [*blocks, part] if num_part else blocks
@@ -62,11 +69,16 @@ class Lookup:
         idle_head = sum(index < chain.num_head for index in idle)
         return Match(
             blocks=tuple(blocks),
-            num_tokens=count * size + num_part,
+            num_tokens=(count + num_hosted) * size + num_part,
             part=part if num_part else None,
             idle=len(idle) - idle_head,
             idle_head=idle_head,
+            num_hosted=num_hosted,
         )
+
+    def without_hosted(self, match: Match) -> Match:
+        """Return the match without what would have to be loaded."""
+        return match._replace(num_tokens=len(match.blocks) * self._tree.block_size, num_hosted=0)
 
     def without_part(self, match: Match, chain: KeyChain) -> Match:
         """Return the match without the block to copy: holding its source may be one block too many."""

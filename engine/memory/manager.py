@@ -13,6 +13,7 @@ from engine.memory.lookup import NO_MATCH, Lookup, Match
 from engine.memory.pool import OPEN
 from engine.memory.supply import Shortage, Supply
 from engine.memory.table import BlockTable
+from engine.memory.tiers.host import Moves
 from engine.request import BlockId, SequenceId
 from engine.step import BlockCopy, CacheShape, TableWrite
 
@@ -43,10 +44,11 @@ class KVMemory:
             make_order: the eviction order of a new account.
         """
         self.shape = shape
-        self.supply = Supply(shape.num_blocks, shape.block_size, make_order)
+        self.supply = Supply(shape, make_order)
         self.pool, self.tree, self.accounts = self.supply.pool, self.supply.tree, self.supply.accounts
+        self.host = self.supply.host
         hasher = BlockHasher(model=model, kv_format=kv_format, block_size=shape.block_size)
-        self.lookup = Lookup(self.pool, self.tree, hasher)
+        self.lookup = Lookup(self.pool, self.tree, hasher, self.host)
         self.tables: dict[SequenceId, BlockTable] = {}
         self.rows = list(range(shape.max_rows - 1, -1, -1))  # free ones
         self._writes: list[TableWrite] = []
@@ -72,12 +74,13 @@ class KVMemory:
             self.supply.evict(account)
 
     def forget(self, owner: AccountOwner) -> None:
-        """Drop all cached blocks of an account and the account itself. It must have no sequence left."""
+        """Drop all cached blocks of an account, in every tier, and the account itself. It must have no sequence left."""
         account = self.accounts.get(owner)
         if account is None:
             return
         while account.cached:
             self.supply.evict(account)
+        self.host.forget(owner)
         self.lookup.forget(account)
         self.accounts.close(owner)
         self.supply.reclaim.forget(account.index)
@@ -123,6 +126,22 @@ class KVMemory:
             return
         account = table.account_at(table.num_sealed)
         self.copies.append((BlockCopy(match.part, table.blocks[table.num_sealed]), account))
+
+    def load(self, table: BlockTable, match: Match, token_ids: Sequence[int], now: float) -> int:
+        """Load what a match has found in host memory into the blocks that a table has grown; return how many there are.
+
+        They are sealed, and the tree finds them from here on: whoever reads them does so after the loads of the plan.
+        """
+        chain, start = table.chain, table.num_sealed
+        if chain is None or not match.num_hosted:
+            return 0
+        for index in range(start, start + match.num_hosted):
+            if not self.host.load(chain.keys[index], table.blocks[index]):
+                break  # its slab was needed while the table grew
+            known = self._join(table, index, token_ids, now)
+            assert known is None, "the match found in the tree what is there"
+            table.num_sealed = index + 1
+        return table.num_sealed - start
 
     def fork(self, sequence: SequenceId, parent: BlockTable, num_tokens: int, now: float) -> BlockTable:
         """Give a sequence a table that shares the blocks of another's first `num_tokens` tokens, an open one too."""
@@ -223,15 +242,9 @@ class KVMemory:
             if chain is None:
                 self.pool.seal(block)
                 continue
-            key, account = chain.keys[index], table.account_at(index).index
-            place = chain.root(index) or table.blocks[index - 1]
-            tokens = token_ids[index * size : (index + 1) * size]
-            known = self.tree.insert(key, block, place, token_ids=tokens, account=account)
+            known = self._join(table, index, token_ids, now)
             if known is not None:
                 self._replace(table, index, known, now)
-                continue
-            self.pool.seal(block)
-            self.tree.start_with(block, self.supply.reclaim.of(account).order.stored(key, now), now)
         table.num_sealed = full
 
     def free(self, table: BlockTable, now: float) -> None:
@@ -269,9 +282,26 @@ class KVMemory:
                 self._free_source(copy, account, now)
         return writes, poison, copies
 
+    def take_moves(self) -> Moves:
+        """Return blocks to copy to host memory and back since the last call; they go with `take_writes`."""
+        return self.host.take()
+
     def audit(self) -> None:
         """Recompute everything from the tables and compare with what is kept. Raises InvariantError."""
         audit(self)
+
+    def _join(self, table: BlockTable, index: int, token_ids: Sequence[int], now: float) -> BlockId | None:
+        """Seal a full block of a table and let it join the tree; return what has its content there already, if any."""
+        chain, size, block = table.chain, self.shape.block_size, table.blocks[index]
+        assert chain is not None, "checked by the caller"
+        key, account = chain.keys[index], table.account_at(index).index
+        place = chain.root(index) or table.blocks[index - 1]
+        tokens = token_ids[index * size : (index + 1) * size]
+        known = self.tree.insert(key, block, place, token_ids=tokens, account=account)
+        if known is None:
+            self.pool.seal(block)
+            self.tree.start_with(block, self.supply.reclaim.of(account).order.stored(key, now), now)
+        return known
 
     def _looked_up(self, table: BlockTable, num_found: int, now: float) -> None:
         """Tell the eviction orders what was asked for: the tenant's own, and its share group's."""

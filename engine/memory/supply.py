@@ -18,7 +18,9 @@ from engine.memory.pool import CACHED, BlockPool
 from engine.memory.prefix import PrefixTree
 from engine.memory.reclaim import Reclaim
 from engine.memory.table import BlockTable
+from engine.memory.tiers.host import HostTier
 from engine.request import BlockId
+from engine.step import CacheShape
 
 
 class Shortage(Enum):
@@ -38,9 +40,11 @@ class Taking(NamedTuple):
 class Supply:
     """Pool, tree and accounts together: a block changes hands here, and nowhere else."""
 
-    def __init__(self, num_blocks: int, block_size: int, make_order: Callable[[], EvictionOrder]) -> None:
+    def __init__(self, shape: CacheShape, make_order: Callable[[], EvictionOrder]) -> None:
+        num_blocks = shape.num_blocks
         self.pool = BlockPool(num_blocks)
-        self.tree = PrefixTree(num_blocks, block_size)
+        self.tree = PrefixTree(num_blocks, shape.block_size)
+        self.host = HostTier(shape.num_slabs)
         self.accounts = Accounts(num_blocks)
         self.reclaim = Reclaim(self.pool, self.tree, make_order)
         self.reserved = 0  # blocks promised to sequences, all accounts; as many are free
@@ -70,15 +74,13 @@ class Supply:
         missing = count - promised - self.pool.num_free + self.reserved
         if missing > 0 and count - promised > self.available(account, last_resort=last_resort):
             return Shortage.POOL
-        while account.blocks + own > account.hard and account.cached:
-            self.evict(account)
-        while num_head and head.blocks + num_head > head.hard:
-            self.evict(head)
+        self._give_way(account, own)
+        self._give_way(head, num_head)
         while self.pool.num_free - self.reserved < count - promised:
             giver = self._giver(account, last_resort=last_resort)
             if giver is not account:
                 self.note_taken(account, giver)
-            self.evict(giver)
+            self.evict(giver, by=account)
         return None
 
     def allocate(self, table: BlockTable, count: int, *, num_head: int = 0) -> list[BlockId]:
@@ -99,7 +101,11 @@ class Supply:
         account = table.account
         if table.reserved or account.blocks - account.cached + account.reserved >= account.hard:
             return None
-        while account.blocks >= account.hard or self.pool.num_free <= self.reserved:
+        if account.blocks >= account.hard:  # above it, while a lowered one is enforced, one goes for one that comes
+            if not account.cached:
+                return None
+            self.evict(account)
+        while self.pool.num_free <= self.reserved:
             if not account.cached:
                 return None
             self.evict(account)
@@ -118,8 +124,11 @@ class Supply:
         table.account.reserved -= count
         self.reserved -= count
 
-    def evict(self, account: Account) -> None:
-        """Give up the account's least valuable cached block."""
+    def evict(self, account: Account, *, by: Account | None = None) -> None:
+        """Give up the account's least valuable cached block, for its own need or `by` another's.
+
+        It is stored in host memory if that is wanted (`HostTier.wants`).
+        """
         candidates = self.reclaim.of(account.index)
         block = candidates.take()
         if block is None:
@@ -130,6 +139,7 @@ class Supply:
         account.cached -= 1
         account.blocks -= 1
         self.num_evicted += 1
+        self.host.evicted(key, block, by=(by or account).owner, of=account.owner)
         self.pool.free_cached(block)
         self.touched.append(block)
         if parent is not None:
@@ -168,6 +178,14 @@ class Supply:
         """Free blocks whose account has been relieved of them."""
         self.pool.free(blocks)
         self.touched += blocks
+
+    def _give_way(self, account: Account, count: int) -> None:
+        """Give up what an account caches, so that `count` more blocks take it no higher than its ceiling.
+
+        One that is above it, while a lowered one is enforced bit by bit, comes no higher than it is.
+        """
+        for _ in range(min(account.cached, account.blocks + count - max(account.hard, account.blocks))):
+            self.evict(account)
 
     def _giver(self, account: Account, *, last_resort: bool) -> Account:
         """Return whose cached block goes next for an account's need."""

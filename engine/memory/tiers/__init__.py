@@ -1,0 +1,1 @@
+"""Where blocks live that have left the device pool: one file a tier."""
