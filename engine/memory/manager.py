@@ -74,7 +74,7 @@ class KVMemory:
             self.supply.evict(account)
 
     def forget(self, owner: AccountOwner) -> None:
-        """Drop all cached blocks of an account, in every tier, and the account itself. It must have no sequence left."""
+        """Drop all blocks of an account, in every tier, and the account itself. It must have no sequence left."""
         account = self.accounts.get(owner)
         if account is None:
             return

@@ -1,6 +1,7 @@
 """May a waiting sequence start now? Limits of its tenant, then blocks to be had, looking ahead at what will be needed.
 
-What the prefix tree holds of its tokens is looked up first: those blocks are shared and need not be found.
+What the prefix tree holds of its tokens is looked up first: those blocks are shared and need not be found. What host
+memory holds behind them is loaded into blocks that must be found.
 
 For memory there are three ways in, tried by whom they fit:
 
@@ -272,13 +273,15 @@ class Admission:
             sequence.computed = sequence.num_prompt - 1
         else:
             table = memory.open(sequence.id, sequence.tenant.name, now, chain=sequence.chain, match=offer.match)
-            sequence.computed = offer.match.num_tokens
         shortage = memory.grow(table, len(sequence.tokens), now, last_resort=last_resort)
         if is_protected(sequence):
             shortage = shortage or memory.reserve(table, offer.whole, last_resort=last_resort)
         if parent is not None:
             shortage = shortage or memory.write_at(table, sequence.computed, now)
         assert shortage is None, "the blocks were found before the start"
+        if parent is None:
+            lost = offer.match.num_hosted - memory.load(table, offer.match, sequence.tokens, now)
+            sequence.computed = offer.match.num_tokens - lost * self._limits.block_size
         memory.copy_part(table, offer.match)
         if not sequence.admitted:
             sequence.cached_tokens = sequence.computed

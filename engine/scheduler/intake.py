@@ -148,6 +148,7 @@ class Intake:
             policy.tenant, soft=self._limits.soft_blocks(policy), hard=self._limits.hard_blocks(policy)
         )
         tenant.adopt(policy, account)
+        self._roster.memory.host.limit(policy.tenant, policy.host_bytes // self._limits.block_bytes)
         self.changed.add(tenant)
         for parked in list(tenant.parked.values()):
             self._roster.queue(parked)
@@ -156,6 +157,7 @@ class Intake:
         """Take the policy away: nothing is granted, and the next plan parks what runs until the hold time is over."""
         account = self._roster.memory.accounts.set_limits(tenant.name, soft=0, hard=0)
         tenant.adopt(None, account)
+        self._roster.memory.host.forget(tenant.name)
         self.changed.add(tenant)
         self._roster.drop_if_idle(tenant)
 

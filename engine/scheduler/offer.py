@@ -81,7 +81,7 @@ class Offers:
         chain = sequence.chain
         if chain is None:
             return NO_MATCH
-        match = self._memory.lookup.match(chain, sequence.tokens)
+        match = self._roster.swapping.worthwhile(self._memory.lookup.match(chain, sequence.tokens))
         if chain.head is not None:
             group = self._memory.accounts.at(chain.head.account)
             needed = min(chain.num_head, self._memory.blocks_for(len(sequence.tokens)))
@@ -90,7 +90,9 @@ class Offers:
             if not waits and not self._has_room(group, match, missing):
                 chain = sequence.chain = self._memory.lookup.chain(account, sequence.request.namespace)
                 sequence.chain_stamp = (-1, -1)  # the next plan looks again
-                return NO_MATCH if chain is None else self._memory.lookup.match(chain, sequence.tokens)
+                if chain is None:
+                    return NO_MATCH
+                return self._roster.swapping.worthwhile(self._memory.lookup.match(chain, sequence.tokens))
         return match
 
     def _has_room(self, group: Account, match: Match, missing: int) -> bool:

@@ -53,14 +53,14 @@ class Scheduler:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.memory = memory
-        self.roster = Roster(memory, max_batched_tokens)
+        self._chunks = ChunkBudget(minimum=min(MIN_CHUNK_TOKENS, max_batched_tokens), maximum=max_batched_tokens)
+        self.roster = Roster(memory, max_batched_tokens, self._chunks.model)
         self.step = 0  # number of the last plan
         self._clock = clock
         self._budget = max_batched_tokens
         self._intake = Intake(self.roster, limits, eos_token_ids)
         self._admission = Admission(self.roster, limits, self._intake.shared)
         self._portions = Portions(self._admission)
-        self._chunks = ChunkBudget(minimum=min(MIN_CHUNK_TOKENS, max_batched_tokens), maximum=max_batched_tokens)
         self._attempt = 0  # at a plan: what one attempt preempts does not come back in the same one
         self._planned: list[SequenceState] = []  # of the plan that is being made, in its order
         self._flights: list[Flight] = []  # not yet committed: two at most
@@ -170,7 +170,17 @@ class Scheduler:
             return None
         self.step += 1
         writes, poison, copies = self.memory.take_writes(now)
-        plan = StepPlan(number=self.step, sequences=tuple(parts), table_writes=writes, poison=poison, copies=copies)
+        moves = self.memory.take_moves()
+        self.roster.swapping.planned(moves)
+        plan = StepPlan(
+            number=self.step,
+            sequences=tuple(parts),
+            table_writes=writes,
+            poison=poison,
+            copies=copies,
+            stores=moves.stores,
+            loads=moves.loads,
+        )
         self._flights.append(Flight(plan, self._planned, num_decodes))
         return plan
 
@@ -184,10 +194,11 @@ class Scheduler:
             raise InvariantError(f"step {plan.number} is committed twice, or before an older one")
         flight = self._flights.pop(0)
         if flight.num_decodes < len(flight.planned) or plan.number % EVERY_STEPS == 0:
-            self._chunks.observe(flight.work(), result.seconds)
+            self._chunks.observe(flight.work(), result.seconds - result.store_seconds - result.load_seconds)
         now = self._clock()
         outputs = self._commit.take(flight, result, now)
         self.memory.accounts.settle(now)
+        self.roster.swapping.done(plan, result)
         self.roster.pressure.copied(result.store_seconds + result.load_seconds)
         return outputs
 

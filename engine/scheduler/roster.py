@@ -21,6 +21,8 @@ from engine.scheduler.outputs import Refusal, RequestOutput
 from engine.scheduler.pressure_score import PressureGauge
 from engine.scheduler.searching import gather, report_end
 from engine.scheduler.sequence import SequenceGroup, SequenceState, State
+from engine.scheduler.step_time import StepTimeModel
+from engine.scheduler.swap_cost import Swapping
 from engine.scheduler.tenant import Tenant
 from engine.scheduler.timers import Timers
 from engine.scheduler.watcher import RequestWatcher
@@ -37,7 +39,7 @@ def fork_key(key: int, index: int) -> int:
 class Roster:
     """Owner of all sequences' and tenants' states."""
 
-    def __init__(self, memory: KVMemory, budget: int) -> None:
+    def __init__(self, memory: KVMemory, budget: int, step_time: StepTimeModel) -> None:
         self.memory = memory
         self.tenants: dict[TenantId, Tenant] = {}
         self.busy: dict[TenantId, Tenant] = {}  # with at least one request
@@ -53,6 +55,7 @@ class Roster:
         self.prefills = Prefills(memory.shape.block_size, budget)
         self.interference = Interference(self._is_here)
         self.pressure = PressureGauge(memory)
+        self.swapping = Swapping(memory, step_time, self.interference)
         self.watcher: RequestWatcher | None = None  # who is told of each request's turns
         self._events: list[RequestOutput] = []
         self._next_number = 0
@@ -123,13 +126,14 @@ class Roster:
                 self.watcher.started(sequence, now)
             if sequence.request.n > 1 and sequence.beams is None:
                 self._fan_out(sequence)
+        self.swapping.gone(sequence)
         if sequence.group is not None and table.meter is None:
             sequence.group.meter.admit(table, now)
         if sequence.beams is not None:
             self.searches[sequence.id] = sequence.beams
 
     def preempt(self, sequence: SequenceState, plan_number: int, now: float, *, by: AccountOwner | None = None) -> None:
-        """Take a running request's blocks; it keeps its tokens, to be computed again, and its place.
+        """Take a running request's blocks; it keeps its place, and its tokens: swapped, or to be computed again.
 
         A beam leaves with all beams of its request, whose search starts again. `by`: whose need or limit it is for;
         None: the tenant's own.
@@ -144,6 +148,7 @@ class Roster:
         sequence.preempted_in = plan_number
         sequence.waiting_since = now
         self.num_preemptions += 1
+        self.swapping.preempted(sequence)
         self._stop(sequence, now)
         if group is not None:
             group.begin_again()
@@ -330,6 +335,7 @@ class Roster:
         sequence.tokens = []
         del self.sequences[sequence.id]
         self.interference.ended(sequence.id)
+        self.swapping.gone(sequence)
         if sequence.group is not None:
             sequence.group.members.remove(sequence)
             if not sequence.group.members:

@@ -1,7 +1,7 @@
 """Blocks in host memory, by what they hold: key → slab, with an account for each tenant.
 
-    claimed   a sequence that was preempted waits for it: its tenant's ceiling has room for all such blocks, and no other
-              need takes them. A block that leaves the device is stored only if it is claimed (`wants`).
+    claimed   a sequence that was preempted waits for it: its tenant's ceiling has room for all such blocks, and no
+              other need takes them. A block that leaves the device is stored only if it is claimed (`wants`).
     idle      its sequence is back, or gone. It stays findable, for the next preemption or the next request with the
               same beginning, until its slab is needed: the least recently used goes first.
 
@@ -303,7 +303,8 @@ class HostTier:
             raise InvariantError("a slab is lost, or has two owners")
         if set(self._loads.values()) != self._loading or len(self._loads) != len(self._loading):
             raise InvariantError("a slab is loaded twice in one plan, or should be and is not")
-        if self._loading - {*held, *self._leaving} or set(self._stores) - set(held) or self._loading & set(self._stores):
+        stored = set(self._stores)
+        if self._loading - {*held, *self._leaving} or stored - set(held) or self._loading & stored:
             raise InvariantError("a plan copies from or to a slab that is not there for it")
         if set(self._leaving) - self._loading:
             raise InvariantError("a slab is kept for a load that is not planned")

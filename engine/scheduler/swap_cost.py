@@ -1,0 +1,163 @@
+"""Swap or recompute: what a sequence that is preempted should do to have its blocks again, by predicted seconds.
+
+    swap       bytes to store ÷ measured rate out + bytes to load ÷ measured rate back
+    recompute  what its tokens add to the steps that compute them again (step_time.py)
+
+Both are what the device is kept from other work for. A sequence for which swapping is cheaper claims its blocks
+(memory/tiers/host.py): those of them that leave the device are stored then, and no sooner, and no block that finds its
+way back without. The rest of its tokens, fewer than a block's, are computed again in any case.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import inf
+
+from engine.memory.eviction.base import BlockKey
+from engine.memory.lookup import Match
+from engine.memory.manager import KVMemory
+from engine.memory.supply import Taking
+from engine.memory.table import BlockTable
+from engine.memory.tiers.host import Moves
+from engine.scheduler.interference import Interference
+from engine.scheduler.sequence import SequenceState
+from engine.scheduler.step_time import StepTimeModel, StepWork, chunk_pairs
+from engine.step import StepPlan, StepResult
+
+START_RATE = 2e9  # bytes a second, until something was copied: any machine that serves models is faster
+_START_SECONDS = 0.001  # how much that guess weighs: soon nothing
+_FORGET = 0.9  # of one copy
+_IDLE = StepWork(0, 0)
+
+
+class CopyRate:
+    """How fast blocks are copied one way: bytes over seconds of the last copies, so that large ones count for more."""
+
+    __slots__ = ("_bytes", "_seconds")
+
+    def __init__(self) -> None:
+        self._bytes, self._seconds = START_RATE * _START_SECONDS, _START_SECONDS
+
+    @property
+    def bytes_per_second(self) -> float:
+        """The rate."""
+        return self._bytes / self._seconds
+
+    def predict(self, num_bytes: int) -> float:
+        """Return the seconds that a copy takes."""
+        return num_bytes * self._seconds / self._bytes
+
+    def observe(self, num_bytes: int, seconds: float) -> None:
+        """Take in a copy. A time that is not positive is ignored: the clock was set back."""
+        if num_bytes > 0 and 0.0 < seconds < inf:
+            self._bytes = self._bytes * _FORGET + num_bytes
+            self._seconds = self._seconds * _FORGET + seconds
+
+
+class SwapCost:
+    """Predicts seconds of either way from what was measured. One machine, one model."""
+
+    def __init__(self, block_bytes: int, step_time: StepTimeModel) -> None:
+        self.out, self.back = CopyRate(), CopyRate()
+        self._block_bytes = block_bytes
+        self._step_time = step_time
+
+    def store_seconds(self, num_blocks: int) -> float:
+        """Return how long blocks take to host memory."""
+        return self.out.predict(num_blocks * self._block_bytes)
+
+    def load_seconds(self, num_blocks: int) -> float:
+        """Return how long blocks take back."""
+        return self.back.predict(num_blocks * self._block_bytes)
+
+    def compute_seconds(self, start: int, end: int) -> float:
+        """Return what computing the tokens from `start` to `end` adds to the steps that do it."""
+        work = StepWork(0, 0, end - start, chunk_pairs(start, end - start))
+        return self._step_time.predict(work) - self._step_time.predict(_IDLE)
+
+    def observe(self, plan: StepPlan, result: StepResult) -> None:
+        """Take in how long a step's copies took."""
+        self.out.observe(len(plan.stores) * self._block_bytes, result.store_seconds)
+        self.back.observe(len(plan.loads) * self._block_bytes, result.load_seconds)
+
+
+@dataclass(slots=True)
+class SwapCounts:
+    """What was decided and done since the core started."""
+
+    num_swapped: int = 0  # preempted sequences for which swapping was cheaper, and there was room
+    num_recomputed: int = 0  # for which computing again was cheaper
+    num_without_room: int = 0  # for which swapping was cheaper, and host memory or the tenant's ceiling had no room
+    saved_seconds: float = 0.0  # predicted, by swapping
+    stored_blocks: int = 0
+    loaded_blocks: int = 0
+    predicted_seconds: float = 0.0  # of these copies, each as it was predicted before it was made
+    observed_seconds: float = 0.0
+
+
+class Swapping:
+    """The choice, and what came of it."""
+
+    def __init__(self, memory: KVMemory, step_time: StepTimeModel, interference: Interference) -> None:
+        self.cost = SwapCost(memory.shape.block_bytes, step_time)
+        self.counts = SwapCounts()
+        self._memory = memory
+        self._interference = interference
+
+    def preempted(self, sequence: SequenceState) -> None:
+        """Choose how a running sequence, about to lose its blocks, is to have them again."""
+        host, table = self._memory.host, sequence.table
+        assert table is not None, "it runs"
+        keys = self._own_keys(sequence, table)
+        if not keys or not host.num_slabs:
+            return
+        size, first = self._memory.shape.block_size, table.num_head
+        swap = self.cost.store_seconds(host.num_missing(keys)) + self.cost.load_seconds(len(keys))
+        recompute = self.cost.compute_seconds(first * size, (first + len(keys)) * size)
+        if recompute <= swap:
+            self.counts.num_recomputed += 1
+        elif host.num_unclaimed(keys) > host.room(sequence.tenant.name):
+            self.counts.num_without_room += 1
+        else:
+            self.counts.num_swapped += 1
+            self.counts.saved_seconds += recompute - swap
+            host.claim(sequence.id, sequence.tenant.name, keys)
+
+    def gone(self, sequence: SequenceState) -> None:
+        """Note that a sequence has its blocks again, or needs them no more."""
+        self._memory.host.release(sequence.id)
+
+    def worthwhile(self, match: Match) -> Match:
+        """Return a match without its blocks in host memory where computing them again is cheaper than loading them."""
+        if not match.num_hosted:
+            return match
+        size = self._memory.shape.block_size
+        start = len(match.blocks) * size
+        compute = self.cost.compute_seconds(start, start + match.num_hosted * size)
+        if self.cost.load_seconds(match.num_hosted) < compute:
+            return match
+        return self._memory.lookup.without_hosted(match)
+
+    def planned(self, moves: Moves) -> None:
+        """Count what a plan is going to copy."""
+        self.counts.stored_blocks += len(moves.stores)
+        self.counts.loaded_blocks += len(moves.loads)
+        for (by, of), count in (moves.needs or {}).items():
+            self._interference.swapped(Taking(by, of), count * self._memory.shape.block_bytes)
+
+    def done(self, plan: StepPlan, result: StepResult) -> None:
+        """Learn from what a step's copies took."""
+        if not (plan.stores or plan.loads):
+            return
+        predicted = self.cost.store_seconds(len(plan.stores)) + self.cost.load_seconds(len(plan.loads))
+        self.counts.predicted_seconds += predicted
+        self.counts.observed_seconds += result.store_seconds + result.load_seconds
+        self.cost.observe(plan, result)
+
+    def _own_keys(self, sequence: SequenceState, table: BlockTable) -> Sequence[BlockKey]:
+        """Return the keys of the sealed blocks that count against its tenant; of a search, those of the prompt."""
+        if table.chain is None:
+            return ()
+        end = table.num_sealed
+        if sequence.beams is not None:
+            end = min(end, sequence.num_prompt // self._memory.shape.block_size)
+        return table.chain.keys[table.num_head : end]
