@@ -90,26 +90,27 @@ async def _acquire(conninfo: str) -> tuple[psycopg.AsyncConnection[tuple[Any, ..
     """Return a connection that holds the lock and listens, and its term."""
     waiting = ""
     connection: psycopg.AsyncConnection[tuple[Any, ...]] | None = None
-    while True:
-        try:
-            if connection is None:
-                connection = await psycopg.AsyncConnection.connect(conninfo, autocommit=True, **_TIMEOUTS)
-            if await _try_lock(connection):
-                return connection, await _begin(connection)
-            reason = "another controller is active"
-        except (psycopg.Error, TimeoutError) as error:
-            reason = f"Postgres is away: {error}"
-            if connection is not None:
-                await connection.close()
-                connection = None
-        except BaseException:
-            if connection is not None:
-                await connection.close()
-            raise
-        if reason != waiting:
-            log.info("controller_stands_by", reason=reason)
-            waiting = reason
-        await asyncio.sleep(STANDBY_SECONDS)
+    try:
+        while True:
+            try:
+                if connection is None:
+                    connection = await psycopg.AsyncConnection.connect(conninfo, autocommit=True, **_TIMEOUTS)
+                if await _try_lock(connection):
+                    return connection, await _begin(connection)
+                reason = "another controller is active"
+            except (psycopg.Error, TimeoutError) as error:
+                reason = f"Postgres is away: {error}"
+                if connection is not None:
+                    await connection.close()
+                    connection = None
+            if reason != waiting:
+                log.info("controller_stands_by", reason=reason)
+                waiting = reason
+            await asyncio.sleep(STANDBY_SECONDS)
+    except BaseException:
+        if connection is not None:
+            await connection.close()
+        raise
 
 
 async def _try_lock(connection: psycopg.AsyncConnection[tuple[Any, ...]]) -> bool:
