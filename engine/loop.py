@@ -133,7 +133,10 @@ class EngineLoop:
             self._mailbox.applied(*updated, self._scheduler.step if plan else self._scheduler.step + 1)
         if plan is not None:
             self._launched.append((plan, self._runner.launch(plan)))
-        self._busy = bool(self._launched)
+        wipes = self._scheduler.take_wipes()
+        if wipes:
+            self._runner.wipe(wipes)
+        self._busy = bool(self._launched or wipes)
         self._commit(num_left=1 if self._ahead and plan is not None else 0)
         if self._clock() >= self._stats_at:
             self._send_stats()

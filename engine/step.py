@@ -136,6 +136,10 @@ class Runner(Protocol):
         """Start a step; steps run in launch order. At most one launched step may not have been waited for."""
         ...
 
+    def wipe(self, slabs: Sequence[SlabId]) -> None:
+        """Overwrite slabs with zeros, after all launched steps: their owners are gone."""
+        ...
+
     @property
     def runs_ahead(self) -> bool:
         """Whether the device computes while the host goes on, so that the next plan may be made meanwhile."""

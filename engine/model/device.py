@@ -52,7 +52,7 @@ def choose_backend(config: EngineConfig) -> Ops:
 
 
 def cache_shape(config: EngineConfig, folder: ModelFolder, model: Model, dtype: torch.dtype) -> CacheShape:
-    """Divide the pool's bytes into blocks.
+    """Divide the pool's bytes, and those of host memory, into blocks.
 
     Raises:
         ConfigError: not one fits.
@@ -67,6 +67,7 @@ def cache_shape(config: EngineConfig, folder: ModelFolder, model: Model, dtype: 
         block_bytes=block_bytes,
         max_rows=config.max_running,
         max_columns=-(-folder.max_context_tokens // config.block_size),
+        num_slabs=config.host_bytes // block_bytes,
     )
 
 

@@ -7,13 +7,16 @@
     lane.end()
     tokens, seconds = lane.wait()    # the step's one wait for the device
 
+    with lane.timed(STORES): ...     # measures a part of the step: lane.seconds_of(STORES), once it was waited for
+
 On a GPU all copies go through pinned memory and nothing but `wait` waits: a copy from ordinary memory would hold the
 host until the device has come that far. On the CPU nothing is copied.
 """
 
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -23,6 +26,7 @@ from engine.errors import CoreError
 
 Array = np.ndarray[Any, Any]
 
+STORES, LOADS = range(2)  # parts of a step that are measured
 IN_FLIGHT = 2  # steps: one that runs, one that is launched meanwhile
 _ALIGNED = 64  # bytes; Triton compiles a kernel again for a pointer that is not a multiple of 16
 _LEAST = 1 << 16  # bytes of a pinned buffer; it grows with the steps
@@ -105,6 +109,14 @@ class Lane(ABC):
     def fetch(self, values: torch.Tensor) -> None:
         """Start to bring the step's result `[N]` to the host; once a step."""
 
+    @abstractmethod
+    def timed(self, part: int) -> AbstractContextManager[None]:
+        """Measure what is launched within; once a step for each part."""
+
+    @abstractmethod
+    def seconds_of(self, part: int) -> float:
+        """Return what was measured of a part, 0 for nothing; the step has been waited for."""
+
     def end(self) -> None:
         """Close the step: nothing more is sent or fetched."""
         self.busy = True
@@ -124,10 +136,12 @@ class HostLane(Lane):
     def __init__(self) -> None:
         super().__init__()
         self._began = self._seconds = 0.0
+        self._parts: dict[int, float] = {}
         self._values: list[Any] = []
 
     def begin(self) -> None:
         """See `Lane.begin`."""
+        self._parts = {}
         self._began = time.perf_counter()
 
     def send(self, *arrays: Array) -> tuple[torch.Tensor, ...]:
@@ -137,6 +151,17 @@ class HostLane(Lane):
     def fill(self, target: torch.Tensor, arrays: Sequence[Array]) -> None:
         """See `Lane.fill`."""
         pack(arrays, target.numpy())
+
+    @contextmanager
+    def timed(self, part: int) -> Iterator[None]:
+        """See `Lane.timed`."""
+        began = time.perf_counter()
+        yield
+        self._parts[part] = time.perf_counter() - began
+
+    def seconds_of(self, part: int) -> float:
+        """See `Lane.seconds_of`."""
+        return self._parts.get(part, 0.0)
 
     def fetch(self, values: torch.Tensor) -> None:
         """See `Lane.fetch`."""
@@ -161,12 +186,16 @@ class PinnedLane(Lane):
         self._used = 0  # bytes of `_out` that copies of this step read
         self._values = self._back[:0]
         self._began, self._ended = event(), event()
+        self._event = event
+        self._marks: dict[int, tuple[Event, Event]] = {}  # made when they are first needed
+        self._timed: set[int] = set()  # parts of this step
 
     def begin(self) -> None:
         """See `Lane.begin`. The step before in this lane has been waited for, so that its copies are over."""
         self._ended.synchronize()
         self._used = 0
         self._values = self._back[:0]
+        self._timed.clear()
         self._began.record()
 
     def send(self, *arrays: Array) -> tuple[torch.Tensor, ...]:
@@ -174,6 +203,24 @@ class PinnedLane(Lane):
         packed = self._packed(arrays)
         there = torch.empty(packed.shape, dtype=torch.uint8, device=self._device)
         return unpack(there.copy_(packed, non_blocking=True), arrays)
+
+    @contextmanager
+    def timed(self, part: int) -> Iterator[None]:
+        """See `Lane.timed`."""
+        if part not in self._marks:
+            self._marks[part] = self._event(), self._event()
+        began, ended = self._marks[part]
+        began.record()
+        yield
+        ended.record()
+        self._timed.add(part)
+
+    def seconds_of(self, part: int) -> float:
+        """See `Lane.seconds_of`."""
+        if part not in self._timed:
+            return 0.0
+        began, ended = self._marks[part]
+        return began.elapsed_time(ended) / 1e3
 
     def fill(self, target: torch.Tensor, arrays: Sequence[Array]) -> None:
         """See `Lane.fill`."""

@@ -7,7 +7,7 @@ On a GPU nothing in `launch` waits for the device, so that steps may be launched
 
 import logging
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -18,17 +18,18 @@ from engine.errors import ConfigError, CoreError
 from engine.model.device import PeakMemory, cache_shape, choose_backend, empty_pages
 from engine.model.folder import ModelFolder
 from engine.model.graphs import DecodeGraphs
-from engine.model.lanes import Lane
+from engine.model.lanes import LOADS, STORES, Lane
 from engine.model.layout import Layout, lay_out
 from engine.model.link import Link, link_to
 from engine.model.logprobs import Asking, asking, read, with_logprobs
 from engine.model.model import load_model
 from engine.model.placeholders import LastTokens
 from engine.model.sampler import sample
+from engine.model.slabs import Slabs
 from engine.model.table import BlockTable
 from engine.model.warm import warm_up_plans
-from engine.request import BlockId
-from engine.step import BlockCopy, CacheShape, StepHandle, StepPlan, StepResult, TableWrite
+from engine.request import BlockId, SlabId
+from engine.step import BlockCopy, CacheShape, StepHandle, StepPlan, StepResult, TableWrite, TokenLogprobs
 from kernels.batch import AttentionBatch
 from kernels.threads import usable_cores
 
@@ -57,10 +58,19 @@ class Launched:
         values, seconds = self._lane.wait()
         if self._checked and values.pop():
             raise CoreError(f"step {self._number} read a stale or foreign KV slot: its logits are NaN")
-        if not self._asking:
-            return StepResult(token_ids=tuple(map(int, values)), seconds=seconds)
-        token_ids, logprobs = read(values, self._asking, self._num_tokens)
-        return StepResult(token_ids=token_ids, seconds=seconds, logprobs=logprobs)
+        token_ids: tuple[int, ...]
+        logprobs: tuple[TokenLogprobs | None, ...] = ()
+        if self._asking:
+            token_ids, logprobs = read(values, self._asking, self._num_tokens)
+        else:
+            token_ids = tuple(map(int, values))
+        return StepResult(
+            token_ids=token_ids,
+            seconds=seconds,
+            logprobs=logprobs,
+            store_seconds=self._lane.seconds_of(STORES),
+            load_seconds=self._lane.seconds_of(LOADS),
+        )
 
 
 class ModelRunner:
@@ -83,6 +93,7 @@ class ModelRunner:
             self._model = load_model(folder, self._ops, dummy=config.load_format == "dummy")
             self._shape = shape = cache_shape(config, folder, self._model, self._ops.dtype)
             self._pages = empty_pages(config, self._ops, self._model, shape)
+            self._slabs = Slabs(self._ops, self._pages, shape.num_slabs)
             self._table = BlockTable(shape.max_rows + 1, shape.max_columns, device, shared=self._link.shared)
             self._pad()
             self._last = LastTokens(shape.max_rows, device)
@@ -139,19 +150,26 @@ class ModelRunner:
                 logits = self._run(layout, lane, refers=refers)
             return self._choose(plan, logits, lane)
 
+    def wipe(self, slabs: Sequence[SlabId]) -> None:
+        """See `Runner.wipe`."""
+        with torch.inference_mode():
+            self._slabs.wipe(slabs)
+
     def _edit(self, plan: StepPlan, lane: Lane) -> None:
         """Change pages and table as the plan says; what the device must be told goes there in one copy."""
+        if plan.stores:
+            self._slabs.store(plan.stores, lane)
         poison = np.array(plan.poison if self._poison else (), dtype=np.int64)
         cells = self._table.write(plan.table_writes)
         copies = [np.ascontiguousarray(np.array(run, dtype=np.int64).T) for run in independent(plan.copies)]
         arrays = [*([poison] if poison.size else ()), *(cells or ()), *(one for pair in copies for one in pair)]
-        if not arrays:
-            return
-        there = iter(lane.send(*arrays))
+        there = iter(lane.send(*arrays) if arrays else ())
         if poison.size:
             self._pages.fill(next(there), float("nan"))
         if cells is not None:
             self._table.update(next(there), next(there))
+        if plan.loads:
+            self._slabs.load(plan.loads, lane)
         for _ in copies:
             self._ops.copy_blocks(self._pages, next(there), next(there))
 

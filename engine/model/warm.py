@@ -6,8 +6,8 @@ the largest that the settings allow, so that its memory is known to be there.
 
 from collections.abc import Iterator, Sequence
 
-from engine.request import BlockId, SamplingParams, SequenceId
-from engine.step import BlockCopy, CacheShape, SequenceStep, StepPlan
+from engine.request import BlockId, SamplingParams, SequenceId, SlabId
+from engine.step import BlockCopy, CacheShape, SequenceStep, SlabMove, StepPlan
 from kernels.triton_ops.tuning import SPLIT
 
 _GREEDY = SamplingParams(temperature=0.0)
@@ -36,7 +36,15 @@ def warm_up_plans(shape: CacheShape, max_context: int, max_tokens: int) -> Itera
     last = BlockId(shape.num_blocks)
     for number, parts in enumerate((*mixes, _largest(shape, max_context, max_tokens))):
         copies = (BlockCopy(last, last),) if number == 0 else ()
-        yield StepPlan(number=number, sequences=_sequences(shape.max_rows, parts), table_writes=(), copies=copies)
+        swap = (SlabMove(last, SlabId(0)),) if shape.num_slabs else ()
+        yield StepPlan(
+            number=number,
+            sequences=_sequences(shape.max_rows, parts),
+            table_writes=(),
+            copies=copies,
+            stores=swap if number == 0 else (),
+            loads=swap if number == 1 else (),
+        )
 
 
 def _largest(shape: CacheShape, max_context: int, max_tokens: int) -> list[Part]:

@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterable
 from engine.errors import InvariantError
 from engine.memory.manager import KVMemory
 from engine.policy import PolicyUpdate, ShareGroup
-from engine.request import FinishReason, GenerationRequest, SequenceId
+from engine.request import FinishReason, GenerationRequest, SequenceId, SlabId
 from engine.scheduler.admission import Admission
 from engine.scheduler.chunks import ChunkBudget
 from engine.scheduler.commit import Commit
@@ -36,6 +36,8 @@ from engine.scheduler.sizing import Limits
 from engine.scheduler.step_time import StepTimeModel
 from engine.scheduler.targets import EVERY_STEPS, INTER_TOKEN_SECONDS, MIN_CHUNK_TOKENS
 from engine.step import SequenceStep, StepPlan, StepResult, placeholder
+
+WIPED_BYTES = 32 << 20  # in a step: some milliseconds
 
 _new = tuple.__new__
 
@@ -127,6 +129,10 @@ class Scheduler:
     def take_outputs(self) -> list[RequestOutput]:
         """Return the news that no commit has returned; call it when there is no plan."""
         return self.roster.take_events()
+
+    def take_wipes(self) -> list[SlabId]:
+        """Return slabs that the runner must wipe after the steps that were launched, and before the next."""
+        return self.memory.host.take_dirty(max(1, WIPED_BYTES // self.memory.shape.block_bytes))
 
     def audit(self) -> None:
         """Prove all bookkeeping from scratch. Raises InvariantError."""

@@ -77,7 +77,8 @@ class HostTier:
     def __init__(self, num_slabs: int) -> None:
         self.num_slabs = num_slabs
         self.num_evicted = 0  # blocks that were here and whose slab was needed
-        self._free = [SlabId(slab) for slab in range(num_slabs - 1, -1, -1)]  # neighbours are copied in one piece
+        self._num_begun = 0  # slabs that were ever used: the first ones
+        self._free: list[SlabId] = []  # of them
         self._dirty: deque[SlabId] = deque()  # of owners that are gone: to be overwritten
         self._accounts: dict[AccountOwner, HostAccount] = {}
         self._blocks: dict[BlockKey, _Stored] = {}
@@ -259,6 +260,9 @@ class HostTier:
             if not account.idle:
                 return None
             self._evict(next(iter(account.idle)))
+        if not self._free and self._num_begun < self.num_slabs:
+            self._free.append(SlabId(self._num_begun))  # neighbours are copied in one piece
+            self._num_begun += 1
         while not self._free and not self._dirty:
             if not self._idle:
                 return None
@@ -299,7 +303,7 @@ class HostTier:
         """Recount slabs, claims and accounts. Raises InvariantError."""
         held = [stored.slab for stored in self._blocks.values()]
         slabs = sorted([*held, *self._free, *self._dirty, *self._leaving])
-        if slabs != list(range(self.num_slabs)):
+        if slabs != list(range(self._num_begun)) or self._num_begun > self.num_slabs:
             raise InvariantError("a slab is lost, or has two owners")
         if set(self._loads.values()) != self._loading or len(self._loads) != len(self._loading):
             raise InvariantError("a slab is loaded twice in one plan, or should be and is not")
