@@ -32,7 +32,6 @@ from tokenizers import Tokenizer
 from engine.config import EngineConfig
 from engine.model.folder import resolve_model
 from tenants.contracts import STATS_KEY, WorkerStats
-from tests.flows.test_policy_change import redis_url
 from tests.product import RunningProduct, running_product, wait_for
 
 RESULTS = Path(__file__).parent / "results" / "prefix.csv"
@@ -121,7 +120,7 @@ class Operator:
         origin = product.serve["base_url"].removesuffix("/v1")
         headers = {"authorization": f"Bearer {product.serve['operator']['api_key']}"}
         self._http = httpx.Client(base_url=f"{origin}/api/v1", headers=headers, timeout=20)
-        self._store: redis.Redis[bytes] = redis.Redis.from_url(redis_url(product))
+        self._store: redis.Redis[bytes] = redis.Redis.from_url(product.redis_url())
         self._call("POST", "/share-groups/", json={"name": GROUP, "kv_hard_bytes": 512 << 20})
         for slug in product.serve["tenants"]:
             path = f"/tenants/{slug}/policy/"

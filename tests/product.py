@@ -68,6 +68,14 @@ class RunningProduct:
         logs = sorted((self.var_dir / "log").glob("*.log"))
         return "\n".join([self.said(), *(f"--- {log.name}\n{log.read_text()[-1500:]}" for log in logs)])
 
+    def redis_url(self) -> str:
+        """Return the address of the product's own Redis, as its controller knows it."""
+        [controller] = [pid for pid, command in self.processes().items() if "manage.py controller" in command]
+        for variable in Path(f"/proc/{controller}/environ").read_bytes().split(b"\0"):
+            if variable.startswith(b"REDIS_URL="):
+                return variable.removeprefix(b"REDIS_URL=").decode()
+        raise AssertionError("the controller has no REDIS_URL")
+
     def stop(self) -> int:
         """Send SIGTERM, wait for the end and return the exit status."""
         if self.process.poll() is None:

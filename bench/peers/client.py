@@ -7,9 +7,12 @@ It runs on the cores of the server, so it parses nothing while tokens come: byte
 
 import asyncio
 import json
+import re
 import time
+from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from operator import itemgetter
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -37,6 +40,7 @@ class Answer:
     ended: float
     num_tokens: int  # generated
     prompt_tokens: int  # 0: the server does not say
+    text_times: tuple[float, ...] = ()  # when each piece of text came; pieces that came together have the same
 
 
 def seconds_of(answers: Sequence[Answer]) -> float:
@@ -64,9 +68,9 @@ async def complete(endpoint: Endpoint, prompt: str, *, max_tokens: int) -> Answe
         try:
             writer.write(request)
             head = await reader.readuntil(b"\r\n\r\n")
-            body, first = bytearray(), 0.0
+            body, reads = bytearray(), list[tuple[int, float]]()
             while piece := await reader.read(1 << 16):
-                first = first or time.perf_counter()
+                reads.append((len(body), time.perf_counter()))
                 body += piece
             ended = time.perf_counter()
         finally:
@@ -76,7 +80,14 @@ async def complete(endpoint: Endpoint, prompt: str, *, max_tokens: int) -> Answe
     if status != 200:
         raise PeerError(f"{endpoint.base_url} answered {status}: {content.decode(errors='replace')[:500]}")
     num_tokens, prompt_tokens = _count(content, max_tokens)
-    return Answer(began=began, first=first, ended=ended, num_tokens=num_tokens, prompt_tokens=prompt_tokens)
+    return Answer(
+        began=began,
+        first=reads[0][1],
+        ended=ended,
+        num_tokens=num_tokens,
+        prompt_tokens=prompt_tokens,
+        text_times=tuple(_text_times(bytes(body), content, reads)),
+    )
 
 
 def _request(endpoint: Endpoint, host: str, path: str, prompt: str, max_tokens: int) -> bytes:
@@ -127,6 +138,14 @@ def _count(content: bytes, max_tokens: int) -> tuple[int, int]:
     if reason != "length" or num_tokens != max_tokens:
         raise PeerError(f"asked for {max_tokens} tokens, got {num_tokens}, finish_reason {reason!r}")
     return num_tokens, int(usage.get("prompt_tokens", 0))
+
+
+def _text_times(body: bytes, content: bytes, reads: Sequence[tuple[int, float]]) -> Iterator[float]:
+    """Yield when each event with text in it came: `reads` has the offset of every piece of the body, and its time."""
+    marks = (found.start() for found in re.finditer(rb"data: \{", body))  # chunked or not, in the order of the events
+    for event, mark in zip(_events(content), marks, strict=True):
+        if any(choice.get("text") for choice in event["choices"]):
+            yield reads[bisect_right(reads, mark, key=itemgetter(0)) - 1][1]
 
 
 def _events(content: bytes) -> Iterator[dict[str, Any]]:

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from bench.peers.client import Endpoint, complete
 from bench.peers.environment import PeerError
@@ -136,6 +136,16 @@ class OurServer:
             self.stop()
             raise
         self.start_seconds = time.perf_counter() - began
+
+    @property
+    def serve(self) -> Mapping[str, Any]:
+        """What its var/serve.json says: addresses and credentials."""
+        return self._product.serve
+
+    @property
+    def redis_url(self) -> str:
+        """The address of its own Redis."""
+        return self._product.redis_url()
 
     def freeze(self) -> None:
         """See `Server.freeze`."""

@@ -7,7 +7,6 @@ minnow's running stream goes on; what no longer fits its limit is a 400 that say
 import contextlib
 import time
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import httpx
@@ -82,15 +81,6 @@ def clients(product: RunningProduct) -> Iterator[dict[str, openai.OpenAI]]:
         }
 
 
-def redis_url(product: RunningProduct) -> str:
-    """Return the address of the product's own Redis, as its controller knows it."""
-    [controller] = [pid for pid, command in product.processes().items() if "manage.py controller" in command]
-    for variable in Path(f"/proc/{controller}/environ").read_bytes().split(b"\0"):
-        if variable.startswith(b"REDIS_URL="):
-            return variable.removeprefix(b"REDIS_URL=").decode()
-    raise AssertionError("the controller has no REDIS_URL")
-
-
 def use_after(store: "redis.Redis[bytes]", version: int, tenant_id: str) -> TenantUse | None:
     """Return a tenant's use in stats that the worker took after it had applied `version`."""
     for key in store.scan_iter(STATS_KEY.format(worker_id="*")):
@@ -131,7 +121,7 @@ def test_an_operator_lowers_a_limit_live(
     assert chat(whale, model, LONG).usage.prompt_tokens > 300
 
     tenant_id = acks["tenant_id"]
-    with redis.Redis.from_url(redis_url(product)) as store:
+    with redis.Redis.from_url(product.redis_url()) as store:
         deadline = time.monotonic() + 60
         while time.monotonic() < deadline:
             use = use_after(store, changed["version"], tenant_id)
