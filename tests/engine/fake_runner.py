@@ -4,6 +4,8 @@ Reads go through its own copy of the block table, as a kernel's would. A block t
 the wrong place therefore shows as a wrong token and as wrong log-probabilities; `expected_tokens` and `distribution`
 say which are right.
 
+What is swapped to host memory is kept the same way, slab by slab, so that a wrong slab shows as a wrong token, too.
+
 With `held_back` it is like a device beside the host: a step that is launched is computed no sooner than it is waited
 for, in launch order, with what its plan says by then. A placeholder becomes the token of the step before it.
 """
@@ -14,10 +16,12 @@ from typing import NamedTuple
 
 import numpy as np
 
+from engine.request import SlabId
 from engine.step import CacheShape, SequenceStep, StepPlan, StepResult, TokenLogprobs
 
 _PRIME = (1 << 61) - 1
 _EMPTY = -1
+_COPY_SECONDS = 1e-6  # of a block
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 _MIX = np.uint64(0xBF58476D1CE4E5B9)
 
@@ -56,6 +60,7 @@ class FakeRunner:
         self._owner = np.full(slots, _EMPTY, dtype=np.int64)
         self._position = np.full(slots, _EMPTY, dtype=np.int64)
         self._token = np.full(slots, _EMPTY, dtype=np.int64)
+        self._slabs = np.full((3, shape.num_slabs, shape.block_size), _EMPTY, dtype=np.int64)  # of the same three
         self.num_steps = 0
         self._held_back = held_back
         self._launched: deque[Launched] = deque()  # not waited for, in order
@@ -75,6 +80,7 @@ class FakeRunner:
         """Take a step; compute it at once unless results are held back."""
         assert len(self._launched) < 2, "two steps have not been waited for"
         assert not any(map(_is_ahead, plan.sequences)) or self._launched, "a placeholder of a step that is over"
+        _check_moves(plan)
         self.num_steps += 1
         step = Launched(self, plan, [self._identify(part) for part in plan.sequences])
         self._launched.append(step)
@@ -90,22 +96,46 @@ class FakeRunner:
         assert step.result is not None
         return step.result
 
+    def wipe(self, slabs: Sequence[SlabId]) -> None:
+        """Empty slabs, once what was launched is computed."""
+        last = self._launched[-1] if self._launched else None
+        if last is None or last.result is not None:
+            self._slabs[:, list(slabs)] = _EMPTY
+        else:
+            last.wipes += slabs
+
     def stored(self, block: int) -> list[int]:
         """Return the tokens in a block's slots; -1 where a slot does not hold the position that a block starts with."""
-        first = int(self._position[block, 0])
-        right = self._position[block] == np.arange(first, first + self._shape.block_size)
-        return np.where(right & (self._owner[block] == self._owner[block, 0]), self._token[block], -1).tolist()
+        return self._tokens(self._owner[block], self._position[block], self._token[block])
+
+    def swapped(self, slab: int) -> list[int]:
+        """Return the tokens in a slab, as `stored` does of a block."""
+        return self._tokens(*self._slabs[:, slab])
+
+    def slab_owners(self) -> set[int]:
+        """Return whose tokens are in any slab."""
+        return set(self._slabs[0].ravel().tolist()) - {_EMPTY}
+
+    def _tokens(self, owner: np.ndarray, position: np.ndarray, token: np.ndarray) -> list[int]:
+        right = position == np.arange(position[0], position[0] + self._shape.block_size)
+        return np.where(right & (owner == owner[0]), token, -1).tolist()
 
     def _compute(self, step: "Launched") -> None:
-        """Poison, write table cells, copy, then write all slots and read them back, sequence by sequence."""
-        plan = step.plan
+        """Make the plan's edits in their order, then write all slots and read them back, sequence by sequence."""
+        plan, pages = step.plan, (self._owner, self._position, self._token)
+        for block, slab in plan.stores:
+            for kept, slots in zip(self._slabs, pages, strict=True):
+                kept[slab] = slots[block]
         for block in plan.poison:
             self._owner[block] = _EMPTY
             self._position[block] = _EMPTY
         for write in plan.table_writes:
             self._table[write.row, write.column : write.column + len(write.blocks)] = write.blocks
+        for block, slab in plan.loads:
+            for kept, slots in zip(self._slabs, pages, strict=True):
+                slots[block] = kept[slab]
         for source, target in plan.copies:
-            for slots in (self._owner, self._position, self._token):
+            for slots in pages:
                 slots[target] = slots[source]
         for part, who in zip(plan.sequences, step.identities, strict=True):
             self._write(part, who)
@@ -116,7 +146,15 @@ class FakeRunner:
             self._logprobs(part, mixed, token) for (part, mixed), token in zip(read, tokens, strict=True)
         )
         asked = any(one is not None for one in logprobs)
-        step.result = StepResult(token_ids=tokens, seconds=self._seconds, logprobs=logprobs if asked else ())
+        out, back = len(plan.stores) * _COPY_SECONDS, len(plan.loads) * _COPY_SECONDS
+        step.result = StepResult(
+            token_ids=tokens,
+            seconds=self._seconds + out + back,
+            logprobs=logprobs if asked else (),
+            store_seconds=out,
+            load_seconds=back,
+        )
+        self._slabs[:, step.wipes] = _EMPTY
         self._sampled = tokens
 
     def _write(self, part: SequenceStep, who: Identity) -> None:
@@ -154,11 +192,20 @@ class Launched:
         self.plan = plan
         self.identities = identities
         self.result: StepResult | None = None
+        self.wipes: list[SlabId] = []  # slabs to empty after it
         self._runner = runner
 
     def wait(self) -> StepResult:
         """Return the result; once."""
         return self._runner.finish(self)
+
+
+def _check_moves(plan: StepPlan) -> None:
+    """Check what a plan may copy: each slab once, none both ways, and each block once each way."""
+    slabs = [move.slab for move in (*plan.stores, *plan.loads)]
+    assert len(set(slabs)) == len(slabs), "a slab is copied twice in one step"
+    for moves in (plan.stores, plan.loads):
+        assert len({move.block for move in moves}) == len(moves), "a block is copied twice in one step"
 
 
 def _owners(who: Identity, positions: np.ndarray) -> np.ndarray:

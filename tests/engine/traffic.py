@@ -8,6 +8,7 @@ written and that each request is metered for what it holds.
 import random
 
 from engine.request import BeamParams, FinishReason, Priority
+from tests.engine.costs import set_costs
 from tests.engine.world import World
 
 TENANTS = ("minnow", "whale", "carp", "eel")
@@ -29,7 +30,10 @@ class Traffic:
             max_context=128,
             eos=STOPS,
             ahead=chance.random() < 0.5,
+            num_slabs=chance.choice((0, 3, chance.randint(1, 100), 400)),
         )
+        self.num_slabs = self.world.shape.num_slabs
+        set_costs(self.world, chance.choice((1.0, 1.0, 0.5, 0.0)), seed)
         self._stems = [[chance.randrange(900) for _ in range(chance.randint(1, 60))] for _ in range(4)]
         for tenant in TENANTS:
             self._set_policy(tenant)
@@ -121,6 +125,7 @@ class Traffic:
             tenant,
             blocks=chance.choice((num_blocks, chance.randint(0, num_blocks))),
             soft=chance.choice((0, num_blocks // 4, chance.randint(0, num_blocks))),
+            slabs=chance.choice((400, chance.randint(0, self.num_slabs))),
             max_running=chance.choice((8, chance.randint(0, 5))),
             weight=chance.choice((0.1, 1.0, 8.0)),
             share_groups=tuple(group for group in GROUPS if chance.random() < 0.5),

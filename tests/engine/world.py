@@ -4,6 +4,7 @@ from collections import defaultdict, deque
 from collections.abc import Sequence
 from dataclasses import replace
 
+from engine.memory.eviction.base import BlockKey
 from engine.memory.manager import KVMemory
 from engine.memory.pool import OPEN
 from engine.policy import PolicyUpdate, SharedPrefix, ShareGroup, TenantPolicy
@@ -55,6 +56,7 @@ class World:
         audit: bool = True,
         token_seconds: float = 0.0,
         ahead: bool = False,
+        num_slabs: int = 0,
     ) -> None:
         columns = -(-max_context // block_size)
         self.shape = CacheShape(
@@ -63,6 +65,7 @@ class World:
             block_bytes=BLOCK_BYTES,
             max_rows=max_rows,
             max_columns=columns,
+            num_slabs=num_slabs,
         )
         self.now = 100.0
         self.runner = FakeRunner(self.shape, vocab_size=VOCAB_SIZE, identify=self._identify, held_back=ahead)
@@ -93,13 +96,14 @@ class World:
         self.plan: StepPlan | None = None  # the last one
         self.ahead = ahead  # a step is planned and launched before the one before it is committed
         self._launched: deque[tuple[StepPlan, Launched]] = deque()
+        self._contents: dict[BlockKey, list[int]] = {}  # of every block that was ever in the tree
         self._policies: dict[str, TenantPolicy] = {}
         self._version = 0
         self._audit = audit
         self._token_seconds = token_seconds  # of each token in a step, beside the step's own time
 
-    def policy(self, tenant: str, *, blocks: int = 64, soft: int = 0, **changes: object) -> None:
-        """Set a tenant's policy; `blocks` and `soft` are its hard and soft limit in blocks."""
+    def policy(self, tenant: str, *, blocks: int = 64, soft: int = 0, slabs: int = 0, **changes: object) -> None:
+        """Set a tenant's policy; `blocks` and `soft` are its hard and soft limit in blocks, `slabs` that of the host."""
         fields: dict[str, object] = {
             "weight": 1.0,
             "max_running": 8,
@@ -112,6 +116,7 @@ class World:
             tenant=TenantId(tenant),
             kv_soft_bytes=soft * BLOCK_BYTES,
             kv_hard_bytes=blocks * BLOCK_BYTES,
+            host_bytes=slabs * BLOCK_BYTES,
             **fields,  # type: ignore[arg-type]
         )
         self.update((self._policies[tenant],))
@@ -192,7 +197,10 @@ class World:
         if plan is not None:
             self._check_writes(plan)
             self._launched.append((plan, self.runner.launch(plan)))
-        elif not self._launched:
+        wipes = self.scheduler.take_wipes()
+        if wipes:
+            self.runner.wipe(wipes)
+        if plan is None and not self._launched:
             roster = self.scheduler.roster
             assert not roster.running and not roster.waiting, "something could run, and nothing does"
         is_busy = bool(self._launched)
@@ -203,9 +211,10 @@ class World:
         return is_busy
 
     def _commit(self, plan: StepPlan, step: Launched, seconds: float) -> None:
-        took = seconds + plan.num_tokens * self._token_seconds
+        result = step.wait()
+        took = seconds + plan.num_tokens * self._token_seconds + result.store_seconds + result.load_seconds
         self._meter(took)
-        result = replace(step.wait(), seconds=took)
+        result = replace(result, seconds=took)
         self.now += took
         for output in self.scheduler.commit(plan, result):
             self._take(output)
@@ -337,11 +346,21 @@ class World:
             assert account.used + account.reserved <= account.hard
 
     def _check_content(self) -> None:
-        """Check that the device has in each findable block what the block's key says."""
-        if self._audit:
-            tree = self.scheduler.memory.tree
-            for block in tree.blocks():
-                assert self.runner.stored(block) == tree.content(block)[2], "a full block was written over"
+        """Check that device and host have in each findable block what the block's key says, but for copies to come."""
+        if not self._audit:
+            return
+        tree, host = self.scheduler.memory.tree, self.scheduler.memory.host
+        launched = [plan for plan, _ in self._launched]
+        loading = {move.block for plan in launched for move in plan.loads}
+        for block in tree.blocks():
+            key, _, tokens = tree.content(block)
+            self._contents[key] = tokens
+            if block not in loading and not host.is_loading(block):
+                assert self.runner.stored(block) == tokens, "a full block was written over"
+        storing = {move.slab for plan in launched for move in plan.stores}
+        for key, slab in host.blocks():
+            if slab not in storing and key in self._contents:
+                assert self.runner.swapped(slab) == self._contents[key], "a slab holds something else"
 
     def _take(self, output: RequestOutput) -> None:
         sequence, index = output.sequence, output.output_index

@@ -15,7 +15,7 @@ Ids and counts only: the memory is the runner's.
 """
 
 from collections import Counter, OrderedDict, deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -237,6 +237,10 @@ class HostTier:
     def is_loading(self, block: BlockId) -> bool:
         """Say whether what a block holds will be there only with the next plan."""
         return block in self._loads
+
+    def blocks(self) -> Iterator[tuple[BlockKey, SlabId]]:
+        """Iterate over what is here, with the slab that holds it, but for what the plan to come will store."""
+        return ((key, stored.slab) for key, stored in self._blocks.items() if stored.slab not in self._stores)
 
     def take(self) -> Moves:
         """Return what is to be copied, and forget it."""
