@@ -9,6 +9,7 @@ hold, so that figures in GB/s are the memory's:
     prefill   attention of a chunk over its own keys, flop/s of what is not masked, beside the product's
     linear    all linears of a layer: few rows in GB/s of weights, many in flop/s
     others    bytes read and written, beside a copy
+    logits    reductions and draws, GB/s of the logits, beside torch; so is the joining of attention's parts
 
 Each figure is the median over --repeats; where there are two sides they alternate.
 """
@@ -22,6 +23,7 @@ import torch.nn.functional as F  # noqa: N812
 
 from bench.bandwidth import Limits, measure_limits, seconds_each
 from bench.kernel_ops import linear_rows, memory_rows
+from bench.kernel_reductions import reduction_rows
 from bench.report import Row, machine, medians, samples_of, show, take_turns, write
 from kernels.batch import AttentionBatch, AttentionForm
 from kernels.ops import Ops, select_backend
@@ -174,6 +176,7 @@ def main() -> None:
             ("Prefill attention", "product", prefill_rows),
             ("Linears of a layer", "limit", linear_rows),
             ("Memory-bound ops", "copy", memory_rows),
+            ("Logits, and parts of attention", "torch", reduction_rows),
         ):
             found, measured = part(ops, limits, options.repeats)
             show(title, found, beside=beside)

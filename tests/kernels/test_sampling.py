@@ -149,22 +149,24 @@ def test_ends_of_the_numbers(ops: Ops) -> None:
         assert ops.sample(logits.expand(2, -1), how).tolist() == [300, 4097 - 71]
 
 
-def test_rows_ignore_batch_mates(ops: Ops) -> None:
+@pytest.mark.parametrize(("vocab", "rows"), [(4097, 66), (270_001, 3)])
+def test_rows_ignore_batch_mates(ops: Ops, vocab: int, rows: int) -> None:
     """Rows of a mixed batch give what they give alone, to the bit, with any number of threads."""
-    logits, how = make("ties", 20001, ops, rows=ROWS), ways(ROWS)
-    tokens = torch.arange(ROWS)[:, None] * 1000
+    logits, how = make("ties", vocab, ops, rows), ways(rows, seed=1)
+    tokens = torch.arange(rows)[:, None] * 17
     before = torch.get_num_threads()
-    drawn, logprobs = ops.sample(logits, how), ops.logprobs(logits, tokens)
-    for threads in (1, 2):
-        torch.set_num_threads(threads)
-        try:
-            for row in range(ROWS):
-                one = slice(row, row + 1)
-                assert torch.equal(ops.sample(logits[one], how[one]), drawn[one])
-                if not isinstance(ops, ReferenceOps):
-                    assert torch.equal(ops.logprobs(logits[one], tokens[one]), logprobs[one])
-        finally:
-            torch.set_num_threads(before)
+    drawn, best, logprobs = ops.sample(logits, how), ops.top_k(logits, 30)[1], ops.logprobs(logits, tokens)
+    try:
+        for threads, row in ((threads, row) for threads in (1, 2, 5) for row in range(0, rows, 13)):
+            torch.set_num_threads(threads)
+            one = slice(row, row + 1)
+            assert torch.equal(ops.sample(logits[one], how[one]), drawn[one])
+            assert torch.equal(ops.argmax(logits[one]), best[one, 0])
+            assert torch.equal(ops.top_k(logits[one], 30)[1], best[one])
+            if not isinstance(ops, ReferenceOps):  # whose softmax is torch's
+                assert torch.equal(ops.logprobs(logits[one], tokens[one]), logprobs[one])
+    finally:
+        torch.set_num_threads(before)
 
 
 def test_nothing_to_do(ops: Ops) -> None:

@@ -104,6 +104,7 @@ std::vector<float>& partials_of_thread() {
 constexpr int GROUP = 64;     // logits whose largest is kept
 constexpr int BLOCK = 256;    // numbers that are summed in float32
 constexpr int PIECE = 16384;  // logits that a thread takes at once
+constexpr int64_t WORTH_MAXIMA = 1 << 18, WORTH_SUMS = 1 << 17;  // logits worth waking another thread for
 constexpr int PIVOTS = 8;     // values that a list is divided at in one pass
 constexpr int FEW = 64;       // what is sorted rather than divided once more
 constexpr int PAD = 16;       // numbers that a vector may write behind the last
