@@ -7,6 +7,15 @@ from engine.model.logprobs import asking, read, with_logprobs
 from engine.request import SamplingParams, SequenceId
 from engine.step import SequenceStep, TokenLogprobs
 from kernels.ops import Ops, select_backend
+from kernels.reference.ops import ReferenceOps
+from kernels.triton_ops.ops import TritonOps
+
+
+class OnGpu(ReferenceOps):
+    """The reductions of the Triton backend, which are torch's, on a device without Triton."""
+
+    top_k = TritonOps.top_k
+    logprobs = TritonOps.logprobs
 
 
 @pytest.fixture(params=["cpu", "reference"])
@@ -98,3 +107,14 @@ def test_rows_without_a_token_ask_for_nothing() -> None:
     """A chunk of an unfinished prefill has no distribution to report."""
     assert asking([part(-1)]) == ()
     assert asking([part(0)._replace(sampling=None)]) == ()
+
+
+def test_nothing_waits_for_the_device() -> None:
+    """Where tensors have no values, as those on a GPU have none yet, all of it can still be launched."""
+    meta = torch.device("meta")
+    logits, tokens = torch.empty((3, 500), device=meta), torch.empty(3, dtype=torch.int64, device=meta)
+    for ops in (ReferenceOps(meta, torch.float32), OnGpu(meta, torch.float32)):
+        for counts in ([2, -1, 5], [0, 0, 0]):
+            rows = asking([part(count) for count in counts])
+            found = with_logprobs(tokens, logits, rows, ops, lambda array: torch.from_numpy(array).to(meta))
+            assert found.is_meta and found.shape == (3 + len(rows) * (1 + 2 * max(counts)),)

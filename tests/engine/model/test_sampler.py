@@ -8,6 +8,7 @@ from engine.model.sampler import uniform
 from engine.request import SamplingParams, SequenceId
 from engine.step import SequenceStep
 from kernels.ops import Ops, select_backend
+from kernels.reference.ops import ReferenceOps
 
 VOCAB = 3000
 
@@ -150,3 +151,19 @@ def test_uniform_is_uniform() -> None:
         assert float(numbers.min()) >= 0.0 and float(numbers.max()) < 1.0
         counts = torch.histc(numbers, bins=10, min=0.0, max=1.0)
         assert float((counts - 400).abs().max()) < 100
+
+
+def test_nothing_waits_for_the_device() -> None:
+    """Where tensors have no values, as those on a GPU have none yet, all of sampling can still be launched."""
+    meta = torch.device("meta")
+    rows = [
+        SamplingParams(),
+        SamplingParams(top_p=0.5),
+        SamplingParams(top_k=4, top_p=0.9),
+        SamplingParams(temperature=0.0),
+    ]
+    ops = ReferenceOps(meta, torch.bfloat16)
+    logits = torch.empty((len(rows), VOCAB), dtype=torch.bfloat16, device=meta)
+    for parts in ([part(one) for one in rows], [part(rows[3])] * 4):
+        tokens = sampler.sample(logits, parts, ops, lambda array: torch.from_numpy(array).to(meta))
+        assert tokens.shape == (4,) and tokens.dtype == torch.int64 and tokens.is_meta
