@@ -98,6 +98,10 @@ class FrameMailbox:
                     for use in stats.share_groups
                 ],
                 pressure=_pressure(stats),
+                host_bytes_total=stats.host_bytes_total,
+                host_bytes_used=stats.host_bytes_used,
+                swapped_out_bytes=stats.swapped_out_bytes,
+                swapped_in_bytes=stats.swapped_in_bytes,
                 interference=[_pair(pair) for pair in stats.interference],
             )
         )
@@ -249,6 +253,7 @@ def _use(use: TenantUse) -> ipc.TenantUse:
         kv_peak_bytes=use.kv_peak_bytes,
         kv_cached_bytes=use.kv_cached_bytes,
         kv_borrowed_bytes=use.kv_borrowed_bytes,
+        host_bytes=use.host_bytes,
         running=use.running,
         queued=use.queued,
         oldest_wait_seconds=use.oldest_wait_seconds,

@@ -1,15 +1,17 @@
 """The core's counters at one moment: plain data, free of the wire's form."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from engine.memory.accounts import ShareGroupId
 from engine.memory.manager import KVMemory
+from engine.memory.tiers.host import HostTier
 from engine.policy import ShareGroup
 from engine.request import TenantId
 from engine.scheduler.interference import account_name
 from engine.scheduler.plan import Scheduler
 from engine.scheduler.pressure_score import Parts
 from engine.scheduler.roster import Roster
+from engine.scheduler.swap_cost import SwapCounts
 from engine.scheduler.tenant import Tenant
 
 
@@ -22,6 +24,7 @@ class TenantUse:
     kv_peak_bytes: int
     kv_cached_bytes: int
     kv_borrowed_bytes: int  # of `kv_bytes`, above the guarantee
+    host_bytes: int
     running: int
     queued: int
     oldest_wait_seconds: float  # in its lines, or since it was preempted; 0: nobody waits
@@ -75,6 +78,11 @@ class EngineStats:
     prefix_asked_tokens: int  # of prompts when they were first admitted
     prefix_found_tokens: int  # of them, those that the prefix tree held
     num_evicted_blocks: int  # cached ones that were given up
+    host_bytes_total: int
+    host_bytes_used: int
+    swapped_out_bytes: int
+    swapped_in_bytes: int
+    swaps: SwapCounts  # how it was decided what to do with preempted sequences, and how good the predictions were
     tenants: tuple[TenantUse, ...]
     share_groups: tuple[ShareGroupUse, ...]
     pressure_score: float
@@ -85,9 +93,9 @@ class EngineStats:
 def collect(scheduler: Scheduler) -> EngineStats:
     """Read the counters. Side effects: every account's peak starts again, what has changed is told once."""
     pool, roster, now = scheduler.memory.pool, scheduler.roster, scheduler.now
-    block_bytes = scheduler.memory.shape.block_bytes
+    host, swaps, block_bytes = scheduler.memory.host, roster.swapping.counts, scheduler.memory.shape.block_bytes
     roster.pressure.refresh(now)
-    tenants = tuple(_use(tenant, block_bytes, now) for tenant in roster.tenants.values())
+    tenants = tuple(_use(tenant, host, block_bytes, now) for tenant in roster.tenants.values())
     asked, found = scheduler.prefix_tokens
     return EngineStats(
         step=scheduler.step,
@@ -104,6 +112,11 @@ def collect(scheduler: Scheduler) -> EngineStats:
         prefix_asked_tokens=asked,
         prefix_found_tokens=found,
         num_evicted_blocks=scheduler.memory.supply.num_evicted,
+        host_bytes_total=host.num_slabs * block_bytes,
+        host_bytes_used=host.num_used * block_bytes,
+        swapped_out_bytes=swaps.stored_blocks * block_bytes,
+        swapped_in_bytes=swaps.loaded_blocks * block_bytes,
+        swaps=replace(swaps),
         tenants=tenants,
         share_groups=tuple(_group_use(scheduler.memory, group) for group in scheduler.share_groups),
         pressure_score=roster.pressure.score,
@@ -112,7 +125,7 @@ def collect(scheduler: Scheduler) -> EngineStats:
     )
 
 
-def _use(tenant: Tenant, block_bytes: int, now: float) -> TenantUse:
+def _use(tenant: Tenant, host: HostTier, block_bytes: int, now: float) -> TenantUse:
     account = tenant.account
     oldest = min(line.waiting_since() for line in tenant.lines) if tenant.num_waiting else now
     return TenantUse(
@@ -121,6 +134,7 @@ def _use(tenant: Tenant, block_bytes: int, now: float) -> TenantUse:
         kv_peak_bytes=account.take_peak() * block_bytes if account else 0,
         kv_cached_bytes=account.cached * block_bytes if account else 0,
         kv_borrowed_bytes=account.overage * block_bytes if account else 0,
+        host_bytes=host.used(tenant.name) * block_bytes,
         running=len(tenant.running),
         queued=tenant.num_live - len(tenant.running),
         oldest_wait_seconds=max(0.0, now - oldest),

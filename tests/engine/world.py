@@ -103,7 +103,7 @@ class World:
         self._token_seconds = token_seconds  # of each token in a step, beside the step's own time
 
     def policy(self, tenant: str, *, blocks: int = 64, soft: int = 0, slabs: int = 0, **changes: object) -> None:
-        """Set a tenant's policy; `blocks` and `soft` are its hard and soft limit in blocks, `slabs` that of the host."""
+        """Set a tenant's policy: hard and soft limit in blocks, and the ceiling in host memory."""
         fields: dict[str, object] = {
             "weight": 1.0,
             "max_running": 8,
