@@ -11,9 +11,12 @@ _PR_SET_PDEATHSIG = 1
 _LOWEST = 19
 
 
-def die_with_parent() -> None:
-    """Let the kernel kill this process when its parent is gone, however it went; exit if it is gone already."""
-    parent = os.getppid()
+def die_with_parent(parent: int | None = None) -> None:
+    """Let the kernel kill this process when its parent is gone, however it went; exit if it is gone already.
+
+    `parent` is its process id, for a child that may have come to life after its parent's end.
+    """
+    parent = parent or os.getppid()
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0) != 0:
         raise OSError(ctypes.get_errno(), "prctl(PR_SET_PDEATHSIG)")

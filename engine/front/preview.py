@@ -1,32 +1,26 @@
 """The what-if preview: checks a proposal, lets a helper process replay the trace, and puts its report into a message.
 
-The helper (`python -m engine.replay`) is started for each request, runs only on processor time that nobody wants, and
-is killed when the client leaves, the time is over, or this process ends. One at a time: two would halve each other.
+The helper (`python -m engine.replay`) runs only on processor time that nobody wants. It is killed when the client
+leaves or the time is over, and ends with this process. One preview at a time: two would halve each other.
 """
 
 import asyncio
 import math
-import os
-import sys
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Protocol
 
 import grpc
 import msgspec
 import structlog
 
-from engine.front.child import Child
-from engine.front.policies import policy_frame
+from engine.front.helper import Helper, HelperFailed
+from engine.front.policies import PolicyBook, policy_frame
 from engine.protocol import pb
 from engine.replay.task import Figures, GroupLimits, Outcome, Report, Task, decode_report, encode
 
-HELPER_COMMAND = (sys.executable, "-m", "engine.replay")
 DEADLINE_SECONDS = 10.0
 MOST_PROPOSED = 10_000
-_ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
 
 _DIVIDED = {  # limits that are divided among workers, and the most that a message can say
     "kv_soft_bytes": (1 << 64) - 1,
@@ -48,27 +42,26 @@ class PreviewError(Exception):
         self.code = code
 
 
-class Grants(Protocol):
-    """What is in force on this worker."""
-
-    @property
-    def tenants(self) -> "Any":
-        """The grants of tenants, as messages."""
-        ...
-
-    @property
-    def share_groups(self) -> "Any":
-        """The grants of share groups, as messages."""
-        ...
-
-
 class Previewer:
     """Answers one preview after the other."""
 
-    def __init__(self, trace: Path, grants: Grants) -> None:
+    def __init__(self, trace: Path, grants: PolicyBook) -> None:
+        """Replay this ring file; `grants` are in force."""
         self._trace = trace
         self._grants = grants
+        self._helper = Helper()
         self._busy = False
+
+    def start(self) -> None:
+        """Start the helper; call it on the event loop."""
+        try:
+            self._helper.start()
+        except HelperFailed as error:  # the next preview tries again, and says so
+            log.error("helper_not_started", error=str(error))
+
+    def close(self) -> None:
+        """End the helper."""
+        self._helper.close()
 
     async def preview(self, request: pb.PreviewRequest) -> pb.PreviewReport:
         """Replay the trace under the limits in force and under the proposed ones.
@@ -95,26 +88,13 @@ class Previewer:
 
     async def _replay(self, request: pb.PreviewRequest) -> Report:
         tenants, groups = list(self._grants.tenants), list(self._grants.share_groups)
-        data = await asyncio.to_thread(self._task, request, tenants, groups)
-        with _memory(data) as source, _memory() as sink:
-            environment = {name: value for name, value in os.environ.items() if name != "ENGINE_TOKEN"} | _ONE_THREAD
-            try:
-                child = Child(HELPER_COMMAND, environment, stdin=source, stdout=sink)
-            except OSError as error:
-                raise PreviewError(grpc.StatusCode.INTERNAL, f"the helper cannot be started: {error}") from error
-            try:
-                status = await child.wait()
-            finally:
-                if child.status is None:
-                    child.kill()
-            answer = os.pread(sink, os.fstat(sink).st_size, 0)
+        task = await asyncio.to_thread(self._task, request, tenants, groups)
         try:
-            if status == 0:
-                return decode_report(answer)
-        except msgspec.MsgspecError as error:
-            log.error("preview_unreadable", error=str(error))
-        log.error("preview_failed", status=status)
-        raise PreviewError(grpc.StatusCode.INTERNAL, "the preview failed; the worker's log has the details")
+            return decode_report(await self._helper.ask(task))
+        except (HelperFailed, msgspec.MsgspecError) as error:
+            log.error("preview_failed", error=str(error))
+            message = "the preview failed; the worker's log has the details"
+            raise PreviewError(grpc.StatusCode.INTERNAL, message) from error
 
     def _task(self, request: pb.PreviewRequest, tenants: list[pb.TenantPolicy], groups: list[pb.ShareGroup]) -> bytes:
         proposed = in_proportion(request, {tenant.tenant: tenant for tenant in tenants})
@@ -185,20 +165,6 @@ def in_proportion(request: pb.PreviewRequest, in_force: Mapping[str, pb.TenantPo
 
 def _invalid(field: str, message: str) -> PreviewError:
     return PreviewError(grpc.StatusCode.INVALID_ARGUMENT, f"{field}: {message}")
-
-
-@contextmanager
-def _memory(data: bytes = b"") -> Iterator[int]:
-    """Give a file in memory, with `data` to be read from its beginning."""
-    file = os.memfd_create("preview", os.MFD_CLOEXEC)
-    try:
-        view = memoryview(data)
-        while view:
-            view = view[os.write(file, view) :]
-        os.lseek(file, 0, os.SEEK_SET)
-        yield file
-    finally:
-        os.close(file)
 
 
 def _message(report: Report, elapsed: float) -> pb.PreviewReport:

@@ -68,8 +68,8 @@ class Worker:
         self._dispatcher = Dispatcher(self._meter, config.worker_id, self._core.send)
         self._hub = ControlHub(self, self._journal)
         self._meter.watch(self._hub.records_due)
-        previewer = Previewer(config.state_dir / FILE_NAME, self._book)
-        service = EngineService(self, self._dispatcher, self._hub, previewer, outbox_bytes=outbox_bytes)
+        self._previewer = Previewer(config.state_dir / FILE_NAME, self._book)
+        service = EngineService(self, self._dispatcher, self._hub, self._previewer, outbox_bytes=outbox_bytes)
         self._server = Server(config, service)
         self._folder: ModelFolder | None = None
         self._fingerprint = ""  # with the folder
@@ -93,6 +93,7 @@ class Worker:
             loop.add_signal_handler(number, self._signalled)
         self._journal.start()
         await self._server.start()
+        self._previewer.start()
         core = asyncio.create_task(self._core.run(self))
         others = (self._load(), self._tick(), self._tell_health())
         tasks = [core, *map(asyncio.create_task, others)]
@@ -307,6 +308,7 @@ class Worker:
         if self._announcer is not None:
             self._announcer.stop()
         await self._server.stop(_GRACE_SECONDS)
+        self._previewer.close()
         await asyncio.to_thread(self._journal.close)
         self._meter.close()
         self._lock.release()

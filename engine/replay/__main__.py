@@ -1,28 +1,47 @@
-"""The helper process: a task on stdin, a report on stdout, then the end. `python -m engine.replay`
+"""The helper process: tasks on stdin, a report for each on stdout. `python -m engine.replay`
 
-Started by the front, whose death ends it. It takes no processor time that anybody else wants. Exit status: 0 with a
-report, 1 when it failed; stderr says why.
+Started by the front, whose death ends it. It takes no processor time that anybody else wants. Each task is done by a
+child that ends with it, so that nothing of one is left when the next one comes, and a failure costs one answer.
 """
 
 import gc
+import os
 import sys
 import time
+import traceback
 
 from engine.process import die_with_parent, give_way
-from engine.replay import task
+from engine.replay.frames import read_frame, write_frame
+
+_STDIN, _STDOUT = 0, 1
 
 
 def main() -> int:
-    """Answer one task."""
-    began = time.monotonic()
+    """Answer until stdin ends."""
     die_with_parent()
     give_way()
-    gc.disable()  # it lives for seconds, and what it makes lasts as long
-    from engine.replay.compare import answer  # after it has stepped back: to import takes the longest of the start
+    from engine.replay.compare import answer  # after it has stepped back: to import is most of what a start costs
+    from engine.replay.task import decode_task, encode
 
-    report = answer(task.decode_task(sys.stdin.buffer.read()), began)
-    sys.stdout.buffer.write(task.encode(report))
-    sys.stdout.buffer.flush()
+    gc.collect()
+    gc.freeze()  # shared with every child
+    gc.disable()  # a child lives for seconds, and what it makes lasts as long
+    while (task := read_frame(_STDIN)) is not None:
+        began, parent = time.monotonic(), os.getpid()
+        child = os.fork()
+        if child == 0:
+            status = 1
+            try:
+                die_with_parent(parent)
+                write_frame(_STDOUT, encode(answer(decode_task(task), began)))
+                status = 0
+            finally:
+                if status:
+                    traceback.print_exc()
+                os._exit(status)
+        _, status = os.waitpid(child, 0)
+        if status:
+            write_frame(_STDOUT, b"")
     return 0
 
 

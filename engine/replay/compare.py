@@ -138,9 +138,9 @@ def _side_by_side(
     pipes = []
     for task in tasks:
         source, sink = os.pipe()
-        child = os.fork()
+        parent, child = os.getpid(), os.fork()
         if child == 0:
-            _be_child(task, sink)
+            _be_child(task, sink, parent)
         os.close(sink)
         pipes.append((child, source))
     results = []
@@ -154,11 +154,11 @@ def _side_by_side(
     return results
 
 
-def _be_child(task: Callable[[], list[tuple[int, Outcome]]], sink: int) -> None:
+def _be_child(task: Callable[[], list[tuple[int, Outcome]]], sink: int, parent: int) -> None:
     """Do one task and leave, past everything that belongs to the parent."""
     status = 1
     try:
-        die_with_parent()
+        die_with_parent(parent)
         with os.fdopen(sink, "wb") as stream:
             stream.write(_encode(task()))
         status = 0
