@@ -74,7 +74,7 @@ class StepPlan:
     poison: tuple[BlockId, ...] = ()  # blocks just allocated or freed, to be filled with NaN under ENGINE_POISON
     copies: tuple[BlockCopy, ...] = ()
     stores: tuple[SlabMove, ...] = ()  # device to host: blocks that are given up, before anybody else has them
-    loads: tuple[SlabMove, ...] = ()  # host to device; no slab is both stored to and loaded from in one step
+    loads: tuple[SlabMove, ...] = ()  # host to device; of a slab that is stored to in the same step, what is stored
 
     @property
     def num_tokens(self) -> int:

@@ -9,9 +9,9 @@
                                               │         │
                                               └── load ─┘     copied back; the slab keeps it
 
-Stores and loads pile up until `take` puts them into a plan, where all stores come before all loads: a slab with a store
-in the plan to come is not loaded from in it, and one that is given up while a load from it is planned is not stored to.
-Ids and counts only: the memory is the runner's.
+Stores and loads pile up until `take` puts them into a plan, where all stores come before all loads: what is stored in a
+plan can be loaded in the same one. A slab that is given up while a load from it is planned is not stored to in that
+plan. Ids and counts only: the memory is the runner's.
 """
 
 from collections import Counter, OrderedDict, deque
@@ -215,17 +215,15 @@ class HostTier:
 
     def find(self, keys: Sequence[BlockKey], start: int, end: int) -> int:
         """Return how many of `keys[start:end]` from the first on can be loaded in the next plan."""
-        blocks, stores = self._blocks, self._stores
         for index in range(start, end):
-            stored = blocks.get(keys[index])
-            if stored is None or stored.slab in stores:
+            if keys[index] not in self._blocks:
                 return index - start
         return max(0, end - start)
 
     def load(self, key: BlockKey, block: BlockId) -> bool:
         """Plan to load a block; False if it is not here any more."""
         stored = self._blocks.get(key)
-        if stored is None or stored.slab in self._stores:
+        if stored is None:
             return False
         self._loads[block] = stored.slab
         self._loading.add(stored.slab)
@@ -284,15 +282,15 @@ class HostTier:
             del stored.account.claimed[key]
         else:
             del stored.account.idle[key], self._idle[key]
-        never_written = self._stores.pop(stored.slab, None) is not None
-        self._leaving[stored.slab] = erase or never_written  # what was there before may have been another's to erase
+        self._leaving[stored.slab] = erase
         self._settle(stored.slab)
 
     def _settle(self, slab: SlabId) -> None:
         """Make a slab that was given up free, or dirty, once no load from it is planned."""
         if slab not in self._leaving or slab in self._loading:
             return
-        if self._leaving.pop(slab):
+        is_unwritten = self._stores.pop(slab, None) is not None  # what is there may be another's, to be overwritten
+        if self._leaving.pop(slab) or is_unwritten:
             self._dirty.append(slab)
         else:
             self._free.append(slab)
@@ -311,8 +309,7 @@ class HostTier:
             raise InvariantError("a slab is lost, or has two owners")
         if set(self._loads.values()) != self._loading or len(self._loads) != len(self._loading):
             raise InvariantError("a slab is loaded twice in one plan, or should be and is not")
-        stored = set(self._stores)
-        if self._loading - {*held, *self._leaving} or stored - set(held) or self._loading & stored:
+        if (self._loading | set(self._stores)) - {*held, *self._leaving}:
             raise InvariantError("a plan copies from or to a slab that is not there for it")
         if set(self._leaving) - self._loading:
             raise InvariantError("a slab is kept for a load that is not planned")
