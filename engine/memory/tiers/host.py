@@ -154,9 +154,9 @@ class HostTier:
 
     def claim(self, sequence: SequenceId, owner: AccountOwner, keys: Sequence[BlockKey]) -> None:
         """Keep an owner's blocks for a sequence until `release`, wherever they are now; see `room`."""
-        account = self._accounts[owner]
-        if sequence in self._claims:
-            raise InvariantError(f"sequence {sequence} claims blocks twice")
+        account = self._accounts.get(owner)
+        if account is None or sequence in self._claims:
+            raise InvariantError(f"sequence {sequence} of {owner} claims blocks twice, or without an account")
         self._claims[sequence] = _Claim(account, keys)
         for key in keys:
             self._claimed[key] += 1
