@@ -13,6 +13,7 @@ from typing import NamedTuple
 from engine.replay.story import Weights
 from engine.scheduler.chunks import ChunkBudget
 from engine.scheduler.step_time import StepTimeModel, StepWork, chunk_pairs
+from engine.scheduler.targets import step_seconds
 from engine.step import SequenceStep
 
 GUESS: Weights = (0.005, 0.0005, 1e-8, 0.0002, 1e-9)  # of a machine that has not told how fast it is
@@ -36,10 +37,15 @@ class Pace:
         self._budget = max_batched_tokens
         self._chunks = ChunkBudget(minimum=1, maximum=max_batched_tokens, model=_Known(self._weights))
 
+    def target_seconds(self, rank: int) -> float:
+        """Return how long a step of the machine may take with a stream of this class in it."""
+        return step_seconds(rank, self._chunks.model)
+
     def step(self, parts: Iterable[SequenceStep], target_seconds: float) -> CoarseStep:
-        """Return the time of a step, decodes first. `target_seconds`: between tokens of the strictest decode."""
+        """Return the time of a step, decodes first. `target_seconds`: how long a step of the machine may take."""
         grain, (base, decode, context, token, pair) = self._grain, self._weights
         num_decodes = num_context = num_tokens = num_pairs = 0
+        is_full = False  # a prompt goes on in the next step: this one took all the tokens that it could
         ends: list[tuple[int, int, int]] = []  # sequence, chunk tokens and pairs up to its prompt's end
         for part in parts:
             count = len(part.token_ids)
@@ -49,15 +55,13 @@ class Pace:
                 continue
             num_tokens += count
             num_pairs += chunk_pairs(part.start, count)
-            if part.sampling is not None:
+            if part.sampling is None:
+                is_full = True
+            else:
                 ends.append((part.sequence, num_tokens, num_pairs))
         each = base + decode * num_decodes + context * grain * num_context
         observed = each + token * num_tokens + pair * grain * num_pairs
-        allowed = self._budget
-        if num_decodes and num_tokens:
-            free = max(1, self._budget - num_decodes)
-            allowed = min(free, self._chunks.tokens(num_decodes, grain * num_context, target_seconds))
-            allowed = max(allowed, num_tokens)
+        allowed = num_tokens if is_full else self._allowed(num_decodes, grain * num_context, target_seconds, num_tokens)
         num_steps = grain if num_decodes else -(-num_tokens * grain // allowed)
         first_tokens = {
             sequence: -(-tokens * grain // allowed) * each + grain * token * tokens + grain * grain * pair * pairs
@@ -65,6 +69,13 @@ class Pace:
         }
         seconds = num_steps * each + grain * token * num_tokens + grain * grain * pair * num_pairs
         return CoarseStep(seconds, num_steps, observed, first_tokens)
+
+    def _allowed(self, num_decodes: int, context: int, target_seconds: float, num_tokens: int) -> int:
+        """Return the prefill tokens that one step of the machine takes, where a coarse one did not need them all."""
+        if not num_decodes:
+            return self._budget
+        free = max(1, self._budget - num_decodes)
+        return max(num_tokens, min(free, self._chunks.tokens(num_decodes, context, target_seconds)))
 
 
 class _Known(StepTimeModel):

@@ -6,54 +6,23 @@ What an output says, and when it ends, is what it said in the trace, as far as t
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
-from typing import NamedTuple
 
-from engine.memory.eviction.base import BlockKey
-from engine.memory.eviction.guard import GuardedOrder
-from engine.memory.eviction.reuse import ReuseWeighted
 from engine.memory.manager import KVMemory
-from engine.policy import PolicyUpdate, SharedPrefix, ShareGroup, TenantPolicy
+from engine.policy import PolicyUpdate, TenantPolicy
 from engine.replay.lengths import CoarseLengths
 from engine.replay.pace import Pace
 from engine.replay.script import END, Part, coarse_output
-from engine.replay.story import Call, Weights
+from engine.replay.setting import CountingOrder, Setting, unlimited
+from engine.replay.story import Call
 from engine.replay.tally import Tally
-from engine.replay.task import Figures, GroupLimits, Outcome
+from engine.replay.task import Figures, Outcome
 from engine.request import FinishReason, GenerationRequest, Priority, RequestId, SamplingParams, SequenceId, TenantId
 from engine.scheduler.outputs import Refusal, RequestOutput
 from engine.scheduler.plan import Scheduler
-from engine.scheduler.sizing import Limits, size
-from engine.scheduler.targets import INTER_TOKEN_SECONDS
+from engine.scheduler.sizing import size
 from engine.step import CacheShape, SequenceStep, StepPlan, StepResult
-from engine.trace.records import Machine
 
-_ANY = 1 << 40  # more tokens than there are
-_SAMPLING = frozenset({END})
-
-
-class Setting(NamedTuple):
-    """What a replay is made of, whatever the limits."""
-
-    machine: Machine
-    weights: Weights | None
-    groups: Sequence[GroupLimits]
-    grain: int
-    num_symbols: int
-    heads: frozenset[tuple[str, tuple[int, ...]]]  # share group and symbols of each registered prefix that was used
-
-
-class CountingOrder(GuardedOrder):
-    """The eviction order of an account, which counts what was given up."""
-
-    def __init__(self) -> None:
-        super().__init__(ReuseWeighted())
-        self.num_evicted = 0
-
-    def evicted(self, key: BlockKey, hits: int) -> None:
-        """Note that a block was given up."""
-        self.num_evicted += 1
-        super().evicted(key, hits)
+_STOP = frozenset({END})
 
 
 class Simulation:
@@ -65,8 +34,8 @@ class Simulation:
         self._grain = grain
         self._block_bytes = machine.block_bytes
         self._policies = {policy.tenant: policy for policy in policies}
-        self._limits = _limits(machine, 1, setting.num_symbols)
-        limits = _limits(machine, grain, setting.num_symbols)
+        self._limits = setting.limits(1)
+        limits = setting.limits(grain)
         shape = CacheShape(
             num_blocks=machine.num_blocks,
             block_size=limits.block_size,
@@ -125,34 +94,13 @@ class Simulation:
 
     def _apply(self, setting: Setting) -> None:
         """Put policies and share groups in force."""
-        groups = []
-        for group in setting.groups:
-            heads = sorted(symbols for name, symbols in setting.heads if name == group.name)
-            namespace = f"group {group.name}".encode()
-            width = setting.machine.block_size // self._grain
-            prefixes = tuple(
-                SharedPrefix(
-                    group=group.name,
-                    namespace=namespace,
-                    token_ids=tuple(symbol for symbol in symbols for _ in range(width)),
-                )
-                for symbols in heads
-            )
-            groups.append(
-                ShareGroup(
-                    name=group.name,
-                    kv_soft_bytes=group.kv_soft_bytes,
-                    kv_hard_bytes=group.kv_hard_bytes,
-                    prefixes=prefixes,
-                )
-            )
         self._scheduler.apply(
             PolicyUpdate(
                 version=1,
                 epoch=0,
                 snapshot=True,
-                tenants=tuple(_unlimited(policy) for policy in self._policies.values()),
-                share_groups=tuple(groups),
+                tenants=tuple(unlimited(policy) for policy in self._policies.values()),
+                share_groups=setting.share_groups(),
             )
         )
         for tenant in self._scheduler.roster.tenants.values():
@@ -188,7 +136,7 @@ class Simulation:
                 namespace=f"tenant {call.tenant}".encode(),
                 prompt=part.prompt,
                 sampling=SamplingParams(
-                    max_tokens=coarse_output(call.num_prompt, granted, self._grain), stop_token_ids=_SAMPLING
+                    max_tokens=coarse_output(call.num_prompt, granted, self._grain), stop_token_ids=_STOP
                 ),
                 priority=Priority(call.priority),
                 deadline=call.at + call.deadline_seconds if call.deadline_seconds else 0.0,
@@ -228,7 +176,7 @@ class Simulation:
         sequences = self._scheduler.roster.sequences
         began = self.now
         rank = min((sequences[part.sequence].rank for part in plan.sequences), default=0)
-        step = self._pace.step(plan.sequences, INTER_TOKEN_SECONDS[rank])
+        step = self._pace.step(plan.sequences, self._pace.target_seconds(rank))
         self._note_first_tokens(step.first_tokens, began)
         tokens = tuple(self._say(part) for part in plan.sequences if part.sampling is not None)
         self._pass(step.seconds)
@@ -300,19 +248,3 @@ class Simulation:
         order = self._memory.supply.reclaim.of(account).order
         assert isinstance(order, CountingOrder), "made by this memory"
         return order.num_evicted
-
-
-def _limits(machine: Machine, grain: int, num_symbols: int) -> Limits:
-    """Return what the machine allows to anyone, in tokens of a grain."""
-    return Limits(
-        vocab_size=num_symbols,
-        max_context=machine.max_context if grain == 1 else _ANY,
-        num_blocks=machine.num_blocks,
-        block_size=machine.block_size // grain,
-        block_bytes=machine.block_bytes,
-    )
-
-
-def _unlimited(policy: TenantPolicy) -> TenantPolicy:
-    """Return a policy whose limits in tokens were seen to when the request came: in the model's tokens."""
-    return replace(policy, max_context_tokens=_ANY, max_output_tokens=_ANY, shadow=None)

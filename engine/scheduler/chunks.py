@@ -5,8 +5,7 @@ With the weights w of step_time.py and s, the tokens that the chunk's prompt has
     w0 + w1 · decodes + w2 · context + w3 · n + w4 · (n · s + n · (n + 1) / 2)  ≤  target / (1 + 2 · spread)
 
 The right side keeps a distance that grows with how badly the model has predicted lately. The result stays within
-[minimum, maximum]: a prefill always makes some progress, whatever the target. With nobody waiting for a token (no
-decodes) the whole maximum is free.
+[minimum, maximum]: a prefill always makes some progress, whatever the target. Without a target the maximum is free.
 """
 
 import math
@@ -34,15 +33,15 @@ class ChunkBudget:
         self.model.observe(work, seconds)
 
     def tokens(self, num_decodes: int, context_tokens: int, target_seconds: float, prefill_start: int = 0) -> int:
-        """Return the prefill tokens for a step in which `num_decodes` streams wait at most `target_seconds`.
+        """Return the prefill tokens for a step that takes at most `target_seconds`.
 
         Args:
             num_decodes: sequences that get their next token in this step.
             context_tokens: of these together.
-            target_seconds: inter-token target of the strictest of them; inf or ≤ 0: none.
+            target_seconds: how long the step may take (targets.py); inf or ≤ 0: as long as it takes.
             prefill_start: tokens already computed of the prompt that comes first; attention costs more behind many.
         """
-        if num_decodes == 0 or not 0.0 < target_seconds < math.inf or not self.model.num_observed:
+        if not 0.0 < target_seconds < math.inf or not self.model.num_observed:
             return self.maximum
         base = self.model.predict(StepWork(num_decodes, context_tokens))
         room = target_seconds / (1.0 + _CAUTION * self.model.spread) - base

@@ -24,9 +24,9 @@ from typing import NamedTuple
 # 512 chunk tokens are put at ten times an empty step, 64 decodes at two, 64k tokens of context at one, and the
 # attention of 512 tokens over 2,000 at two.
 _SCALE = (1.0, 1 / 64, 1 / 65_536, 1 / 512, 1 / 1_048_576)
-_SHAPE = (1.0, 2.0, 1.0, 10.0, 2.0)
+_SHAPE = (1.0, 2.0, 2.0, 12.0, 6.0)
 _SIZE = len(_SHAPE)
-_PRIOR = 0.02  # weight of the prior, in steps
+_PRIOR = 0.005  # weight of the prior, in steps
 _FORGET = 0.985  # of one step: half is forgotten after 46 of its kind
 _HUBER = 3.0
 _FIRST_SPREAD = 0.25

@@ -178,11 +178,21 @@ def test_a_time_that_cannot_be_is_ignored(seconds: float) -> None:
 
 @pytest.mark.parametrize("target", [0.0, -1.0, float("inf")])
 def test_without_a_target_the_maximum_is_free(target: float) -> None:
-    """No target, or nobody who waits for a token, and the whole budget goes to prefill."""
+    """No target, and the whole budget goes to prefill."""
     run = Run(MACHINES["cpu"])
     run.steps(50)
     assert run.budget.tokens(64, 64_000, target) == MAXIMUM
-    assert run.budget.tokens(0, 0, 1e-9) == MAXIMUM
+    assert run.budget.tokens(0, 0, target) == MAXIMUM
+
+
+def test_a_step_without_decodes_has_a_target_too() -> None:
+    """Who comes in the middle of a step waits for its end: where that is bounded, a prompt alone is cut up as well."""
+    run = Run(MACHINES["cpu"])
+    run.steps(100)
+    target = 0.05
+    tokens = run.budget.tokens(0, 0, target)
+    assert MINIMUM < tokens < MAXIMUM
+    assert run.machine.seconds(StepWork(0, 0, tokens, chunk_pairs(0, tokens))) <= 1.1 * target
 
 
 def test_before_anything_was_measured_the_maximum_is_free() -> None:

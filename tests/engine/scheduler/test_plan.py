@@ -53,6 +53,7 @@ def test_long_prompt_is_computed_in_chunks() -> None:
 @pytest.mark.parametrize("priority", [Priority.INTERACTIVE, Priority.STANDARD])
 def test_running_streams_keep_their_target_beside_a_long_prompt(priority: Priority) -> None:
     """Chunks shrink to what lets the next token come in time, as soon as it is known how long steps take."""
+    own_seconds = 0.03  # of a step without tokens: the target of the class is shorter than what SLOWDOWN allows
     world = World(num_blocks=512, budget=512, max_context=1500, token_seconds=0.001)
     world.policy("minnow", blocks=512, max_context_tokens=1500, priority=priority)
     world.policy("whale", blocks=512, max_context_tokens=1500, priority=Priority.BATCH)
@@ -61,12 +62,12 @@ def test_running_streams_keep_their_target_beside_a_long_prompt(priority: Priori
         world.run()
     world.submit("minnow", 8, 200, priority=priority)
     for _ in range(20):
-        world.step(0.002)
+        world.step(own_seconds)
     world.submit("whale", 1200, 1, priority=Priority.BATCH)
     times, sizes = [], []
     while len(world.finished) < 7:
         before = world.now
-        world.step(0.002)
+        world.step(own_seconds)
         assert world.plan is not None
         times.append(world.now - before)
         sizes.append(max(len(part.token_ids) for part in world.plan.sequences))
