@@ -61,6 +61,17 @@ class Stop:
     """Leave the loop."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Applied:
+    """A policy is in force from step `step` on. Whoever is above its limits gives back until it has settled."""
+
+    version: int
+    epoch: int
+    step: int
+    over_bytes: int  # device KV above the limits when it came
+    settle_seconds: float  # predicted until nothing is; 0: nothing was
+
+
 Message = Submit | Cancel | PolicyUpdate | Drain | Stop
 
 
@@ -75,8 +86,12 @@ class Mailbox(Protocol):
         """Send what a step did."""
         ...
 
-    def applied(self, version: int, epoch: int, step: int) -> None:
-        """Say which policy is in force from step `step` on."""
+    def applied(self, applied: Applied) -> None:
+        """Say which policy is in force, and what it asks back."""
+        ...
+
+    def settled(self, version: int, epoch: int) -> None:
+        """Say that nobody is above the limits of this policy any more."""
         ...
 
     def stats(self, stats: EngineStats) -> None:
@@ -130,13 +145,16 @@ class EngineLoop:
         updated = self._take_in(self._mailbox.receive(self._patience()))
         plan = self._scheduler.plan()
         if updated is not None:  # in force in this plan; where there was nothing to run, in the next one
-            self._mailbox.applied(*updated, self._scheduler.step if plan else self._scheduler.step + 1)
+            self._tell_applied(*updated, self._scheduler.step if plan else self._scheduler.step + 1)
+        settled = self._scheduler.enforcement.take_settled()
+        if settled is not None:
+            self._mailbox.settled(*settled)
         if plan is not None:
             self._launched.append((plan, self._runner.launch(plan)))
         wipes = self._scheduler.take_wipes()
         if wipes:
             self._runner.wipe(wipes)
-        self._busy = bool(self._launched or wipes)
+        self._busy = bool(self._launched or wipes or self._scheduler.enforcement.is_due)
         self._commit(num_left=1 if self._ahead and plan is not None else 0)
         if self._clock() >= self._stats_at:
             self._send_stats()
@@ -168,6 +186,12 @@ class EngineLoop:
                 case Stop():
                     self._stopping = True
         return updated
+
+    def _tell_applied(self, version: int, epoch: int, step: int) -> None:
+        over_bytes, seconds = self._scheduler.over_bytes, self._scheduler.settle_seconds
+        self._mailbox.applied(
+            Applied(version=version, epoch=epoch, step=step, over_bytes=over_bytes, settle_seconds=seconds)
+        )
 
     def _submit(self, sequence: SequenceId, request: GenerationRequest) -> None:
         try:

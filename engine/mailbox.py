@@ -12,7 +12,7 @@ import msgspec
 import zmq
 
 from engine import ipc
-from engine.loop import Cancel, Drain, Message, Stop, Submit
+from engine.loop import Applied, Cancel, Drain, Message, Stop, Submit
 from engine.policy import PolicyUpdate, ShadowLimits, SharedPrefix, ShareGroup, TenantPolicy
 from engine.request import (
     BeamParams,
@@ -62,9 +62,22 @@ class FrameMailbox:
         """Send one frame for all outputs of a step."""
         self._send(ipc.StepFrame(step=step, outputs=[_output(output) for output in outputs]))
 
-    def applied(self, version: int, epoch: int, step: int) -> None:
+    def applied(self, applied: Applied) -> None:
         """Ack a policy."""
-        self._send(ipc.AppliedFrame(version=version, epoch=epoch, at=time.time(), step=step))
+        self._send(
+            ipc.AppliedFrame(
+                version=applied.version,
+                epoch=applied.epoch,
+                at=time.time(),
+                step=applied.step,
+                over_bytes=applied.over_bytes,
+                settle_seconds=applied.settle_seconds,
+            )
+        )
+
+    def settled(self, version: int, epoch: int) -> None:
+        """Say that a policy has settled."""
+        self._send(ipc.SettledFrame(version=version, epoch=epoch, at=time.time()))
 
     def stats(self, stats: EngineStats) -> None:
         """Send the counters."""
@@ -198,6 +211,9 @@ def _policy(tenant: ipc.PolicyTenant) -> TenantPolicy:
         tenant.max_queued,
         tenant.max_context_tokens,
         tenant.max_output_tokens,
+        tenant.host_bytes,
+        tenant.disk_bytes,
+        *(limit for limit in msgspec.structs.astuple(tenant.shadow or ipc.ShadowLimits()) if limit is not None),
     )
     if min(whole) < 0:
         raise ValueError(f"a limit of tenant {tenant.tenant} is below 0")

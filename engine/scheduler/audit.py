@@ -41,9 +41,6 @@ def audit(roster: "Roster") -> None:
         _search(roster, group)
     if roster.num_places() > roster.max_running:
         raise InvariantError(f"{roster.num_places()} sequences run or are to come, and {roster.max_running} may")
-    for account in roster.memory.accounts:
-        if account.blocks > account.hard:
-            raise InvariantError(f"{account.owner} holds {account.blocks} blocks above its limit {account.hard}")
 
 
 def _search(roster: "Roster", group: BeamGroup) -> None:

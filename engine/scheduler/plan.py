@@ -1,7 +1,7 @@
 """Scheduler: plan() says which sequences get how many tokens in the next step, commit() takes the step's result in.
 
 A plan, from the top:
-    1. enforce   tenants whose limits were lowered give back what is above them, newest sequences first
+    1. enforce   tenants whose limits were lowered give back what is above them, newest sequences first (enforce.py)
     2. secure    every decode gets a slot for its token; where memory is short, somebody is preempted
     3. share     as many tokens as the decodes' targets allow (chunks.py) go to prefill chunks, of running and of newly
                  started sequences (portions.py), tenant by tenant in the order of fairness.py
@@ -24,7 +24,7 @@ from engine.request import FinishReason, GenerationRequest, SequenceId, SlabId
 from engine.scheduler.admission import Admission
 from engine.scheduler.chunks import ChunkBudget
 from engine.scheduler.commit import Commit
-from engine.scheduler.enforce import AT_ONCE, enforce, enforce_groups
+from engine.scheduler.enforce import AT_ONCE, BLOCKS_A_PLAN, PLAN_SECONDS, Enforcement
 from engine.scheduler.flight import Flight, audit_flights
 from engine.scheduler.intake import Intake
 from engine.scheduler.outputs import RequestOutput
@@ -33,8 +33,8 @@ from engine.scheduler.room import make_room
 from engine.scheduler.roster import Roster
 from engine.scheduler.sequence import SequenceState
 from engine.scheduler.sizing import Limits
-from engine.scheduler.step_time import StepTimeModel
-from engine.scheduler.targets import EVERY_STEPS, MIN_CHUNK_TOKENS, StepTarget
+from engine.scheduler.step_time import StepTimeModel, StepWork, chunk_pairs
+from engine.scheduler.targets import EVERY_STEPS, INTER_TOKEN_SECONDS, MIN_CHUNK_TOKENS
 from engine.step import SequenceStep, StepPlan, StepResult, placeholder
 
 WIPED_BYTES = 32 << 20  # in a step: some milliseconds
@@ -52,17 +52,18 @@ class Scheduler:
         *,
         max_batched_tokens: int,
         eos_token_ids: Iterable[int] = (),
+        blocks_a_plan: int = BLOCKS_A_PLAN,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.memory = memory
         self._chunks = ChunkBudget(minimum=min(MIN_CHUNK_TOKENS, max_batched_tokens), maximum=max_batched_tokens)
-        self._target = StepTarget(self._chunks.model)
         self.roster = Roster(memory, max_batched_tokens, self._chunks.model)
         self.step = 0  # number of the last plan
         self._clock = clock
         self._budget = max_batched_tokens
         self._intake = Intake(self.roster, limits, eos_token_ids)
         self._admission = Admission(self.roster, limits, self._intake.shared)
+        self.enforcement = Enforcement(self.roster, self._intake, blocks_a_plan=blocks_a_plan)
         self._portions = Portions(self._admission)
         self._attempt = 0  # at a plan: what one attempt preempts does not come back in the same one
         self._planned: list[SequenceState] = []  # of the plan that is being made, in its order
@@ -89,6 +90,20 @@ class Scheduler:
     def step_time(self) -> StepTimeModel:
         """What is known of how long steps take."""
         return self._chunks.model
+
+    @property
+    def over_bytes(self) -> int:
+        """Device KV that was above the limits of the policy in force when it came."""
+        return self.enforcement.over_blocks * self.memory.shape.block_bytes
+
+    @property
+    def settle_seconds(self) -> float:
+        """How long it takes at most until nobody is above them, by what is known of steps; 0: nobody was."""
+        running = self.roster.running
+        context = sum(sequence.computed for sequence in running)
+        longest = max((sequence.computed for sequence in running), default=0)
+        fullest = StepWork(len(running), context, self._budget, chunk_pairs(longest, self._budget))
+        return self.enforcement.num_plans * (self.step_time.predict(fullest) + PLAN_SECONDS)
 
     @property
     def share_groups(self) -> list[ShareGroup]:
@@ -138,6 +153,7 @@ class Scheduler:
     def audit(self) -> None:
         """Prove all bookkeeping from scratch. Raises InvariantError."""
         self.roster.audit()
+        self.enforcement.audit()
         audit_flights(self._flights, self.roster.running)
 
     # ------------------------------------------------------------ a step
@@ -159,16 +175,13 @@ class Scheduler:
         self._look_ahead()
         self._intake.expire(now)
         self._admission.begin(number, now)
-        comes_back_in = number if self._flights else AT_ONCE
-        if self._intake.changed:
-            enforce(self.roster, self._intake, comes_back_in, now)
-        if self._intake.shared.changed:
-            enforce_groups(self.roster, self._intake.shared, comes_back_in, now)
+        if self.enforcement.is_due:
+            self.enforcement.enforce(number if self._flights else AT_ONCE, now)
         if not self.roster.running and not self.roster.waiting:
             return None
         parts, prefills = self._secure(number, now)
         num_preempted = self.roster.num_preemptions
-        chunks = self._portions.share(self._chunk_tokens(prefills, now), prefills, now)
+        chunks = self._portions.share(self._chunk_tokens(prefills), prefills, now)
         if num_preempted != self.roster.num_preemptions:
             parts = self._without_preempted(parts)
         num_decodes = len(parts)
@@ -265,14 +278,13 @@ class Scheduler:
         self._planned = [sequence for sequence, _ in kept]
         return [part for _, part in kept]
 
-    def _chunk_tokens(self, prefills: Prefills, now: float) -> int:
-        """Return the tokens that prefills may have, so that nobody waits longer for the step's end than is right."""
+    def _chunk_tokens(self, prefills: Prefills) -> int:
+        """Return the tokens that prefills may have, so that no decode waits longer than its class may."""
         decodes = self._planned
         budget = self._budget - len(decodes)
-        if not (prefills or self.roster.waiting):
+        if not decodes or not (prefills or self.roster.waiting):
             return budget
-        self._target.see(prefills, self.roster.waiting.values(), now)
-        target = self._target.seconds(decodes, now)
+        target = INTER_TOKEN_SECONDS[min(sequence.rank for sequence in decodes)]
         context = sum(sequence.computed for sequence in decodes)
         start = max((one.computed for some in prefills.values() for one in some), default=0)
         return min(budget, self._chunks.tokens(len(decodes), context, target, start))

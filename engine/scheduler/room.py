@@ -1,5 +1,6 @@
 """A decode's next block: taken where it is to be had, else somebody is preempted for it."""
 
+from engine.memory.accounts import Account
 from engine.memory.supply import Shortage
 from engine.scheduler.admission import evict
 from engine.scheduler.pressure import group_victim, newest, pool_victim
@@ -8,7 +9,7 @@ from engine.scheduler.sequence import SequenceState
 
 
 def make_room(roster: Roster, sequence: SequenceState, plan_number: int, now: float) -> bool:
-    """Grow a sequence by one block, preempting where needed; False when it was itself the one to give way."""
+    """Grow a sequence by one block, preempting where needed; False when it gives way itself, or sits this step out."""
     table = sequence.table
     assert table is not None, "only a running sequence grows"
     while True:
@@ -16,10 +17,18 @@ def make_room(roster: Roster, sequence: SequenceState, plan_number: int, now: fl
         shortage = roster.memory.grow(table, sequence.computed + 1, now, last_resort=alone)
         if shortage is None:
             return True
+        if _is_lowered(sequence.tenant.account, shortage):
+            return False
         victim = _victim(roster, sequence, shortage)
         evict(roster, victim, plan_number, now, by=sequence.tenant)
         if victim is sequence:
             return False
+
+
+def _is_lowered(account: Account | None, shortage: Shortage) -> bool:
+    """Say whether a tenant's own lowered limit forbids the block: then enforce.py says who gives way, and how soon."""
+    assert account is not None, "a running sequence has an account"
+    return shortage is Shortage.ACCOUNT and account.used + account.reserved > account.hard
 
 
 def _victim(roster: Roster, sequence: SequenceState, shortage: Shortage) -> SequenceState:

@@ -237,8 +237,10 @@ class Roster:
         return events
 
     def drop_if_idle(self, tenant: Tenant) -> None:
-        """Forget a tenant without policy and requests: names that strangers send must not pile up."""
-        if tenant.num_live == 0 and tenant.policy is None:
+        """Forget a tenant without policy, requests and blocks: names that strangers send must not pile up."""
+        if tenant.num_live or tenant.policy is not None or self.tenants.get(tenant.name) is not tenant:
+            return
+        if tenant.account is None or not tenant.account.blocks:  # else enforce.py takes them, bit by bit
             self.memory.forget(tenant.name)
             self.tenants.pop(tenant.name, None)
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 import pytest
 
 from engine.errors import CoreError
-from engine.loop import Cancel, Drain, EngineLoop, Message, Stop, Submit
+from engine.loop import Applied, Cancel, Drain, EngineLoop, Message, Stop, Submit
 from engine.policy import PolicyUpdate, TenantPolicy
 from engine.request import FinishReason, GenerationRequest, RefusalCode, RequestId, SamplingParams, SequenceId, TenantId
 from engine.scheduler.outputs import RequestOutput
@@ -25,6 +25,8 @@ class Box:
         self.patience: list[float | None] = []
         self.sent: list[tuple[int, list[RequestOutput]]] = []
         self.acks: list[tuple[int, int, int]] = []
+        self.applies: list[Applied] = []
+        self.settles: list[tuple[int, int]] = []
         self.counters: list[EngineStats] = []
         self._world = world
 
@@ -40,9 +42,15 @@ class Box:
         """Keep outputs."""
         self.sent.append((step, list(outputs)))
 
-    def applied(self, version: int, epoch: int, step: int) -> None:
+    def applied(self, applied: Applied) -> None:
         """Keep an ack."""
-        self.acks.append((version, epoch, step))
+        self.applies.append(applied)
+        self.acks.append((applied.version, applied.epoch, applied.step))
+
+    def settled(self, version: int, epoch: int) -> None:
+        """Keep that a policy has settled."""
+        assert self.applies, "settled before it was applied"
+        self.settles.append((version, epoch))
 
     def stats(self, stats: EngineStats) -> None:
         """Keep counters."""

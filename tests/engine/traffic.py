@@ -31,6 +31,7 @@ class Traffic:
             eos=STOPS,
             ahead=chance.random() < 0.5,
             num_slabs=chance.choice((0, 3, chance.randint(1, 100), 400)),
+            blocks_a_plan=chance.choice((1, 4, 1000)),
         )
         self.num_slabs = self.world.shape.num_slabs
         set_costs(self.world, chance.choice((1.0, 1.0, 0.5, 0.0)), seed)

@@ -18,6 +18,7 @@ from engine.request import (
     SequenceId,
     TenantId,
 )
+from engine.scheduler.enforce import BLOCKS_A_PLAN
 from engine.scheduler.outputs import Refusal, RequestOutput
 from engine.scheduler.plan import Scheduler
 from engine.scheduler.predict import OutputLengths
@@ -57,6 +58,7 @@ class World:
         token_seconds: float = 0.0,
         ahead: bool = False,
         num_slabs: int = 0,
+        blocks_a_plan: int = BLOCKS_A_PLAN,
     ) -> None:
         columns = -(-max_context // block_size)
         self.shape = CacheShape(
@@ -78,7 +80,12 @@ class World:
             block_bytes=BLOCK_BYTES,
         )
         self.scheduler = Scheduler(
-            KVMemory(self.shape), limits, max_batched_tokens=budget, eos_token_ids=eos, clock=lambda: self.now
+            KVMemory(self.shape),
+            limits,
+            max_batched_tokens=budget,
+            eos_token_ids=eos,
+            blocks_a_plan=blocks_a_plan,
+            clock=lambda: self.now,
         )
         self.requests: dict[SequenceId, GenerationRequest] = {}
         self.tokens: dict[Output, list[int]] = defaultdict(list)
@@ -202,8 +209,9 @@ class World:
             self.runner.wipe(wipes)
         if plan is None and not self._launched:
             roster = self.scheduler.roster
-            assert not roster.running and not roster.waiting, "something could run, and nothing does"
-        is_busy = bool(self._launched)
+            could_run = (roster.running or roster.waiting) and not self.scheduler.enforcement.is_due
+            assert not could_run, "something could run, and nothing does"
+        is_busy = bool(self._launched) or self.scheduler.enforcement.is_due
         while len(self._launched) > (self.ahead and plan is not None):
             self._commit(*self._launched.popleft(), seconds)
         for output in self.scheduler.take_outputs():
@@ -341,9 +349,7 @@ class World:
     def _check(self) -> None:
         if self._audit:
             self.scheduler.audit()  # also that no account is above its hard limit
-        for account in self.scheduler.memory.accounts:
-            assert account.blocks <= account.hard
-            assert account.used + account.reserved <= account.hard
+        self.scheduler.enforcement.audit()
 
     def _check_content(self) -> None:
         """Check that device and host have in each findable block what the block's key says, but for copies to come."""
