@@ -34,7 +34,7 @@ from engine.scheduler.roster import Roster
 from engine.scheduler.sequence import SequenceState
 from engine.scheduler.sizing import Limits
 from engine.scheduler.step_time import StepTimeModel, StepWork, chunk_pairs
-from engine.scheduler.targets import EVERY_STEPS, INTER_TOKEN_SECONDS, MIN_CHUNK_TOKENS
+from engine.scheduler.targets import EVERY_STEPS, MIN_CHUNK_TOKENS, StepTarget
 from engine.step import SequenceStep, StepPlan, StepResult, placeholder
 
 WIPED_BYTES = 32 << 20  # in a step: some milliseconds
@@ -57,6 +57,7 @@ class Scheduler:
     ) -> None:
         self.memory = memory
         self._chunks = ChunkBudget(minimum=min(MIN_CHUNK_TOKENS, max_batched_tokens), maximum=max_batched_tokens)
+        self._target = StepTarget(self._chunks.model)
         self.roster = Roster(memory, max_batched_tokens, self._chunks.model)
         self.step = 0  # number of the last plan
         self._clock = clock
@@ -181,7 +182,7 @@ class Scheduler:
             return None
         parts, prefills = self._secure(number, now)
         num_preempted = self.roster.num_preemptions
-        chunks = self._portions.share(self._chunk_tokens(prefills), prefills, now)
+        chunks = self._portions.share(self._chunk_tokens(prefills, now), prefills, now)
         if num_preempted != self.roster.num_preemptions:
             parts = self._without_preempted(parts)
         num_decodes = len(parts)
@@ -278,13 +279,14 @@ class Scheduler:
         self._planned = [sequence for sequence, _ in kept]
         return [part for _, part in kept]
 
-    def _chunk_tokens(self, prefills: Prefills) -> int:
-        """Return the tokens that prefills may have, so that no decode waits longer than its class may."""
+    def _chunk_tokens(self, prefills: Prefills, now: float) -> int:
+        """Return the tokens that prefills may have, so that nobody waits longer for the step's end than is right."""
         decodes = self._planned
         budget = self._budget - len(decodes)
-        if not decodes or not (prefills or self.roster.waiting):
+        if not (prefills or self.roster.waiting):
             return budget
-        target = INTER_TOKEN_SECONDS[min(sequence.rank for sequence in decodes)]
+        self._target.see(prefills, self.roster.waiting.values(), now)
+        target = self._target.seconds(decodes, now)
         context = sum(sequence.computed for sequence in decodes)
         start = max((one.computed for some in prefills.values() for one in some), default=0)
         return min(budget, self._chunks.tokens(len(decodes), context, target, start))
