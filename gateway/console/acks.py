@@ -1,4 +1,4 @@
-"""The line "saved → sent → applied on 1/1 workers in 38 ms" of one version, as operators see it."""
+"""The line "saved → sent → applied on 1/1 workers in 38 ms → settled" of one version, as operators see it."""
 
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import render

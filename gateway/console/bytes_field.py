@@ -19,9 +19,9 @@ class BytesWidget(forms.MultiWidget):
         super().__init__({"": number, "unit": unit})
 
     def decompress(self, value: int | None) -> list[str]:
-        """Return the number and the largest unit that writes it in whole."""
+        """Return the number and the largest unit that writes it in whole; nothing for None."""
         if not value:
-            return ["0", "MiB"]
+            return ["" if value is None else "0", "MiB"]
         unit = next(unit for unit in reversed(UNITS) if value % UNITS[unit] == 0)
         return [str(value // UNITS[unit]), unit]
 
@@ -36,9 +36,11 @@ class BytesField(forms.MultiValueField):
     def __init__(self, **kwargs: Any) -> None:
         super().__init__((forms.CharField(max_length=32), forms.ChoiceField(choices=[(u, u) for u in UNITS])), **kwargs)
 
-    def compress(self, data_list: list[str]) -> int:
-        """Return the bytes."""
-        number, unit = data_list
+    def compress(self, data_list: list[str]) -> int | None:
+        """Return the bytes; None where the field may stay empty and does."""
+        number, unit = data_list or ("", "MiB")
+        if not self.required and not number.strip():
+            return None
         try:
             amount = Decimal(number.strip().replace(",", ".")) * UNITS[unit]
         except InvalidOperation as error:

@@ -19,6 +19,9 @@ from tenants.contracts import Actor
 from tenants.errors import Invalid, StaleVersion
 from tenants.models import User
 
+NO_POOL_TOP = 16 << 30  # where sliders end while no worker is up
+TELL_SAVED = '{"limits:saved": {"target": "body"}}'  # header HX-Trigger: other parts of the page fetch themselves anew
+
 
 class LimitsEditor(ABC, Generic[L]):
     """One owner's limits as an operator edits them. Templates read it as `editor`."""
@@ -46,7 +49,7 @@ class LimitsEditor(ABC, Generic[L]):
         """Return what the owner uses."""
 
     @abstractmethod
-    def save(self, changes: dict[str, Any], by: Actor) -> Self:
+    def save(self, changes: dict[str, Any], by: Actor, *, overcommit: bool) -> Self:
         """Change the limits if they are still at `version`; return an editor of what was saved.
 
         Raises Invalid or StaleVersion.
@@ -55,6 +58,14 @@ class LimitsEditor(ABC, Generic[L]):
     @abstractmethod
     def reread(self) -> Self:
         """Return an editor of what is in force now."""
+
+    def use_bytes(self) -> int:
+        """Return the device KV that the owner uses now."""
+        return self.use(readings()).kv_bytes
+
+    def promised(self) -> int:
+        """Return the owner's part of all guarantees as they are in force."""
+        return self.current.kv_soft_bytes
 
     def answer(self, request: HttpRequest, operator: User) -> HttpResponse:
         """Save what was posted, if nobody else changed anything since it was read, and return the editor anew."""
@@ -67,13 +78,19 @@ class LimitsEditor(ABC, Generic[L]):
         if not changes:
             return self._page(request, self.form())
         try:
-            saved = self.save(changes, actor(operator))
+            saved = self.save(changes, actor(operator), overcommit=form.cleaned_data["overcommit"])
         except Invalid as error:
             form.add_error(error.field if error.field in form.fields else None, error.message)
             return self._page(request, form, status=422)
         except StaleVersion:
             return self._conflict(request, form)
-        return saved._page(request, saved.form(), acks=selectors.policy_acks(saved.version))
+        return saved.saved(request)
+
+    def saved(self, request: HttpRequest) -> HttpResponse:
+        """Return the editor of what has just been saved, with its acks; the page's other parts hear of it."""
+        answer = self._page(request, self.form(), acks=selectors.policy_acks(self.version))
+        answer["HX-Trigger"] = TELL_SAVED
+        return answer
 
     def effect(self, request: HttpRequest) -> HttpResponse:
         """Return what the posted values would do, without doing it."""
@@ -85,19 +102,19 @@ class LimitsEditor(ABC, Generic[L]):
         use = self.use(now)
         changes: dict[str, Any] = form.changes(self.current) if form.is_valid() else {}
         after = msgspec.structs.replace(self.current, **changes)  # type: ignore[type-var]  # limits are Structs
-        sums = guarantees(before=self.current.kv_soft_bytes, after=after.kv_soft_bytes)
+        sums = guarantees(before=self.promised(), after=after.kv_soft_bytes)
+        allowed = sums.fits or bool(form.is_bound and form.cleaned_data.get("overcommit"))
         return {
             "editor": self,
             "form": form,
             "use": use,
             "readings": now,
             "after": after,
-            "changes": [
-                form.change(name, getattr(self.current, name), value, use.kv_bytes) for name, value in changes.items()
-            ],
+            "changes": form.told(self.current, after, use.kv_bytes),
             "action": "Mend the values first" if form.errors else form.action(changes, self.current),
             "guarantees": sums,
-            "is_ready": bool(changes) and sums.fits,
+            "is_ready": bool(changes) and allowed,
+            "slider_top": max(sums.pool or NO_POOL_TOP, self.current.kv_hard_bytes, after.kv_hard_bytes),
             "acks_url": self.acks_url,
         }
 
@@ -107,10 +124,6 @@ class LimitsEditor(ABC, Generic[L]):
     def _conflict(self, request: HttpRequest, form: LimitsForm[L]) -> HttpResponse:
         """Say what somebody else changed meanwhile, and put the operator's own changes on top of it, unsaved."""
         fresh, base = self.reread(), form.cleaned_data["base"]
-        theirs = [
-            form.change(name, getattr(base, name), getattr(fresh.current, name))
-            for name in form.labels
-            if getattr(base, name) != getattr(fresh.current, name)
-        ]
+        theirs = form.told(base, fresh.current)
         mine = fresh.form(form.rebased(fresh.current))
         return fresh._page(request, mine, status=409, is_conflict=True, theirs=theirs)

@@ -10,7 +10,7 @@ from django import forms
 from gateway.console.bytes_field import BytesField, BytesWidget
 from tenants import selectors
 from tenants.console import figures
-from tenants.rules.policy import LOW_WATERMARK, MOST_BYTES
+from tenants.rules.policy import LOW_WATERMARK, MOST_BYTES, kept_part
 
 
 class Limits(Protocol):
@@ -43,6 +43,7 @@ class SoftAndHardForm(forms.Form):
 
     kv_soft_bytes = BytesField(label="Guaranteed (soft)", help_text="Never taken for another tenant.")
     kv_hard_bytes = BytesField(label="Ceiling (hard)", help_text="Never passed, at any step.")
+    overcommit = forms.BooleanField(label="Guarantee more than fits", required=False)
 
     def clean(self) -> dict[str, Any]:
         """Keep the guarantee under the ceiling."""
@@ -81,14 +82,24 @@ class LimitsForm(SoftAndHardForm, Generic[L]):
     def rebased(self, fresh: L) -> dict[str, str]:
         """Return what a form made from `fresh` would post with the operator's own changes, those of `base`, on top."""
         mine = self.changes(self.cleaned_data["base"])
-        data = {"base": _encoded(fresh)}
-        for name in self.labels:
-            value = mine.get(name, getattr(fresh, name))
+        after: L = msgspec.structs.replace(fresh, **mine)  # type: ignore[type-var]  # limits are Structs
+        data: dict[str, str] = {}
+        for name, value in self.initial_of(after).items():
             if name.endswith("_bytes"):
                 data[name], data[f"{name}_unit"] = BytesWidget().decompress(value)
             else:
-                data[name] = str(_plain(value))
-        return data
+                data[name] = "" if value is None else str(value)
+        if self.cleaned_data.get("overcommit"):
+            data["overcommit"] = "on"
+        return data | {"base": _encoded(fresh)}
+
+    def told(self, before: L, after: L, use_bytes: int = 0) -> list[Change]:
+        """Return what differs between two states of the limits, as it is shown."""
+        return [
+            self.change(name, getattr(before, name), getattr(after, name), use_bytes)
+            for name in self.labels
+            if getattr(before, name) != getattr(after, name)
+        ]
 
     @classmethod
     def initial_of(cls, limits: L) -> dict[str, Any]:
@@ -137,11 +148,17 @@ def _plain(value: Any) -> Any:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Guarantees:
-    """The sum of all soft limits, of tenants and share groups, against the pool, before and after."""
+    """The sum of all soft limits, of tenants and share groups, against the pool, before and after a change of one."""
 
     before: int
-    after: int
+    own: int  # the one that changes, after
+    others: int
     pool: int
+
+    @property
+    def after(self) -> int:
+        """All guarantees, after."""
+        return self.others + self.own
 
     @property
     def room(self) -> int:
@@ -151,10 +168,34 @@ class Guarantees:
     @property
     def fits(self) -> bool:
         """Whether the guarantees fit, or rise no further."""
-        return self.after <= self.room or self.after <= self.before
+        return not self.pool or self.after <= self.room or self.after <= self.before
+
+    @property
+    def kept_percent(self) -> float:
+        """What is left of each guarantee, in per cent."""
+        return kept_part(self.after, self.pool) * 100
+
+    @property
+    def kept_own(self) -> int:
+        """What is left of the one that changes."""
+        return int(self.own * kept_part(self.after, self.pool))
+
+    @property
+    def places(self) -> dict[str, float]:
+        """Where the parts of the bar lie, in per cent of its length: the pool, or all guarantees where they are more.
+
+        `frontend/src/lib/guarantees.ts` lays out the same while a slider moves.
+        """
+        scale = max(self.pool, self.after, 1) / 100
+        return {
+            "others": round(self.others / scale, 2),
+            "own": round(self.own / scale, 2),
+            "room": round(self.room / scale, 2),
+            "pool": round(self.pool / scale, 2),
+        }
 
 
 def guarantees(*, before: int, after: int) -> Guarantees:
-    """Return the sum before and after one owner's soft limit goes from `before`, which is in force, to `after`."""
+    """Return the sum before and after one owner's part of it goes from `before`, which is in force, to `after`."""
     total = selectors.guaranteed_bytes()
-    return Guarantees(before=total, after=total - before + after, pool=selectors.pool_bytes())
+    return Guarantees(before=total, own=after, others=total - before, pool=selectors.pool_bytes())

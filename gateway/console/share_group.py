@@ -57,10 +57,12 @@ class GroupEditor(LimitsEditor[GroupLimits]):
         """Return what the group uses."""
         return now.of_group(self.name)
 
-    def save(self, changes: dict[str, Any], by: Actor) -> "GroupEditor":
+    def save(self, changes: dict[str, Any], by: Actor, *, overcommit: bool) -> "GroupEditor":
         """Change the group's limits."""
         try:
-            saved = update_share_group(name=self.name, expected_version=self.version, changes=changes, actor=by)
+            saved = update_share_group(
+                name=self.name, expected_version=self.version, changes=changes, actor=by, overcommit=overcommit
+            )
         except NotFound as error:
             raise Http404 from error
         return GroupEditor(saved)

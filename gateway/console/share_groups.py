@@ -75,7 +75,8 @@ def new(request: HttpRequest, operator: User) -> HttpResponse:
 @operator_page
 def guarantees(request: HttpRequest, operator: User) -> HttpResponse:
     """Return what the form's guarantee would add up to, without making the group."""
-    return render(request, "limits/guarantees.html", {"guarantees": _guarantees(NewGroupForm(request.POST))})
+    form = NewGroupForm(request.POST)
+    return render(request, "limits/guarantees.html", {"guarantees": _guarantees(form), "form": form})
 
 
 def table() -> dict[str, Any]:

@@ -1,5 +1,6 @@
 """The operator's tenants: who uses how much of what they may, live."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -8,13 +9,14 @@ from django.shortcuts import render
 from django.views.decorators.http import require_safe
 
 from gateway.console.access import operator_page
+from gateway.console.policy_form import NO_TRIAL
 from tenants import selectors
 from tenants.console.readings import Readings, Use, readings
-from tenants.contracts import PolicyView, ShareGroupView, TenantView
+from tenants.contracts import BoostView, PolicyView, ShareGroupView, TenantView
 from tenants.models import User
 from tenants.rules.policy import LOW_WATERMARK
 
-SORTS = ("tenant", "use", "running", "rate")
+SORTS = ("tenant", "use", "borrowed", "host", "running", "waiting", "rate", "above")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,6 +26,12 @@ class Row:
     tenant: TenantView
     policy: PolicyView
     use: Use
+    boost: BoostView | None = None  # in force
+
+    @property
+    def has_trials(self) -> bool:
+        """Whether some limit is on trial."""
+        return self.policy.shadow != NO_TRIAL
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,17 +51,18 @@ class Piece:
 @operator_page
 def tenants(request: HttpRequest, operator: User) -> HttpResponse:
     """Show the pool and every tenant."""
-    return render(request, "operator/tenants.html", _fleet(request))
+    return render(request, "operator/tenants.html", fleet_parts(request))
 
 
 @require_safe
 @operator_page
 def fleet(request: HttpRequest, operator: User) -> HttpResponse:
     """Return the part of the page that is fetched anew when the feed had a gap."""
-    return render(request, "operator/fleet.html", _fleet(request))
+    return render(request, "operator/fleet.html", fleet_parts(request))
 
 
-def _fleet(request: HttpRequest) -> dict[str, Any]:
+def fleet_parts(request: HttpRequest) -> dict[str, Any]:
+    """Return what the pool and the table of tenants show."""
     now = readings()
     workers = selectors.live_workers()
     policies = dict(selectors.policies())
@@ -62,7 +71,11 @@ def _fleet(request: HttpRequest) -> dict[str, Any]:
     soft = selectors.guaranteed_bytes()
     sort = request.GET.get("sort", "")
     sort = sort if sort in SORTS else "tenant"
-    rows = [Row(tenant=tenant, policy=policies[tenant.id], use=now.of(tenant.id)) for tenant in selectors.tenants()]
+    boosts = {boost.tenant_id: boost for boost in selectors.boosts_in_force()}
+    rows = [
+        Row(tenant=tenant, policy=policies[tenant.id], use=now.of(tenant.id), boost=boosts.get(tenant.id))
+        for tenant in selectors.tenants()
+    ]
     return {
         "rows": _sorted(rows, sort),
         "pieces": _pieces(rows, groups, now, pool),  # the pool's bar keeps one order, whatever the table's
@@ -102,9 +115,13 @@ def _pieces(rows: list[Row], groups: list[ShareGroupView], now: Readings, pool: 
 
 
 def _sorted(rows: list[Row], sort: str) -> list[Row]:
-    keys = {
+    keys: dict[str, Callable[[Row], Any]] = {
         "use": lambda row: -row.use.kv_bytes,
-        "running": lambda row: -(row.use.running + row.use.queued),
+        "borrowed": lambda row: -row.use.kv_borrowed_bytes,
+        "host": lambda row: -row.use.host_bytes,
+        "running": lambda row: -row.use.running,
+        "waiting": lambda row: (-row.use.queued, -row.use.oldest_wait_seconds),
         "rate": lambda row: -row.use.output_tokens_per_second,
+        "above": lambda row: -row.use.above_soft_seconds,
     }
     return sorted(rows, key=keys[sort]) if sort in keys else rows

@@ -2,7 +2,19 @@
 
 from django.urls import include, path
 
-from gateway.console import home, policy, share_group, share_groups, sign_in, tenants
+from gateway.console import (
+    boost,
+    fleet,
+    history,
+    home,
+    policy,
+    pressure,
+    preview,
+    share_group,
+    share_groups,
+    sign_in,
+    tenants,
+)
 
 urlpatterns = [
     path("", home.home, name="home"),
@@ -13,6 +25,15 @@ urlpatterns = [
     path("operator/tenants/<slug:slug>/policy/", policy.policy, name="operator-policy"),
     path("operator/tenants/<slug:slug>/policy/effect/", policy.effect, name="operator-policy-effect"),
     path("operator/tenants/<slug:slug>/policy/acks/<int:version>/", policy.acks, name="operator-policy-acks"),
+    path("operator/tenants/<slug:slug>/policy/preview/", preview.run, name="operator-policy-preview"),
+    path("operator/tenants/<slug:slug>/policy/history/", history.history, name="operator-policy-history"),
+    path("operator/tenants/<slug:slug>/policy/revert/<int:version>/", history.revert, name="operator-policy-revert"),
+    path("operator/tenants/<slug:slug>/policy/boost/", boost.boost, name="operator-policy-boost"),
+    path("operator/tenants/<slug:slug>/policy/boost/new/", boost.new, name="operator-policy-boost-new"),
+    path("operator/tenants/<slug:slug>/policy/boost/<uuid:boost_id>/end/", boost.end, name="operator-policy-boost-end"),
+    path("operator/workers/<path:worker_id>/drain/", fleet.drain, name="operator-worker-drain"),
+    path("operator/pressure/", pressure.pressure, name="operator-pressure"),
+    path("operator/pressure/interference/", pressure.interference, name="operator-interference"),
     path("operator/share-groups/", share_groups.share_groups, name="operator-share-groups"),
     path("operator/share-group-rows/", share_groups.rows, name="operator-share-group-rows"),
     path("operator/new-share-group/", share_groups.new, name="operator-share-group-new"),

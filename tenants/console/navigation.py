@@ -17,7 +17,11 @@ TENANT_PAGES: tuple[tuple[str, str, bool, Right], ...] = (  # words, route, whet
     ("Prefixes", "tenant-prefixes", False, "read"),
     ("Playground", "tenant-playground", False, "keys.write"),
 )
-OPERATOR_PAGES = (("Tenants", "operator-tenants"), ("Share groups", "operator-share-groups"))
+OPERATOR_PAGES = (
+    ("Tenants", "operator-tenants"),
+    ("Pressure", "operator-pressure"),
+    ("Share groups", "operator-share-groups"),
+)
 MOST_LISTED = 50  # tenants in the switcher; an operator finds the rest on the tenants page
 
 

@@ -38,6 +38,15 @@ class Use:
     running: int = 0
     queued: int = 0
     output_tokens_per_second: float = 0.0
+    kv_borrowed_bytes: int = 0  # of `kv_bytes`, above the guarantees of the workers that hold it
+    host_bytes: int = 0
+    above_soft_seconds: float = 0.0  # since the workers' cores started: of the one that counts most
+    oldest_wait_seconds: float = 0.0  # now; 0: nobody waits
+
+    @property
+    def above_soft_ms(self) -> float:
+        """Time above the guarantee in milliseconds, as figures take it."""
+        return self.above_soft_seconds * 1000
 
     @property
     def kv_held_bytes(self) -> int:
@@ -147,6 +156,10 @@ def _plus(total: Use, use: TenantUse | ShareGroupUse) -> Use:
         running=total.running + use.running,
         queued=total.queued + use.queued,
         output_tokens_per_second=total.output_tokens_per_second + use.output_tokens_per_second,
+        kv_borrowed_bytes=total.kv_borrowed_bytes + use.kv_borrowed_bytes,
+        host_bytes=total.host_bytes + use.host_bytes,
+        above_soft_seconds=max(total.above_soft_seconds, use.above_soft_seconds),
+        oldest_wait_seconds=max(total.oldest_wait_seconds, use.oldest_wait_seconds),
     )
 
 

@@ -10,8 +10,10 @@ from django.utils.html import format_html
 from django.utils.safestring import SafeString
 
 from tenants.console import figures, moments, navigation
+from tenants.console.acks_line import AcksLine, acks_line
 from tenants.console.figures import Figure
 from tenants.console.limit import limit_parts
+from tenants.contracts import PolicyAcks
 
 register = template.Library()
 
@@ -66,15 +68,54 @@ def _words(use: int, cached: int, soft: int, hard: int) -> str:
 
 
 @register.inclusion_tag("parts/field.html")
-def field(bound: BoundField, label: str = "") -> dict[str, Any]:
+def field(bound: BoundField, label: str = "", label_hidden: bool = False) -> dict[str, Any]:
     """Draw a form's field with label, hint and errors."""
     is_joined = getattr(bound.field, "is_joined", False)
     return {
         "field": bound,
         "label": label or bound.label,
         "label_for": f"{bound.auto_id}_0" if is_joined else bound.id_for_label,  # the number, of number and unit
+        "label_hidden": label_hidden,
         "is_joined": is_joined,
     }
+
+
+@register.inclusion_tag("parts/slider.html")
+def slider(bound: BoundField, part: str, colour: int | None = None) -> dict[str, Any]:
+    """Draw a field of bytes with a slider below it, which the page's script binds to it and shows."""
+    return field(bound) | {"part": part, "colour": colour}
+
+
+@register.simple_tag
+def percent(amount: float | None) -> SafeString:
+    """Return a share in per cent with one decimal below 10; a dash where there is none."""
+    if amount is None:
+        return _drawn(NO_READING)
+    return _drawn(Figure(f"{amount:.1f}" if amount < 9.95 else f"{amount:.0f}", "%", f"{amount:.3f} %"))
+
+
+@register.simple_tag
+def seconds(amount: float) -> SafeString:
+    """Return a length of time in the unit that keeps two or three digits."""
+    return _drawn(figures.duration(amount * 1000))
+
+
+@register.simple_tag
+def part(amount: float, name: str, known: object = True) -> SafeString:
+    """Return a number from 0 to 1 with two decimals, named `name` to the live feed."""
+    shown = Figure(f"{amount:.2f}", "", f"{amount:.4f}") if known else NO_READING
+    return format_html('<span class="figure" title="{}" data-field="{}">{}</span>', shown.exact, name, shown.value)
+
+
+def _drawn(shown: Figure) -> SafeString:
+    mark = format_html('<span class="unit">{}</span>', shown.unit) if shown.unit else ""
+    return format_html('<span class="figure" title="{}">{}{}</span>', shown.exact, shown.value, mark)
+
+
+@register.simple_tag
+def line_of(acks: PolicyAcks) -> AcksLine:
+    """Return how far a version has come, as its line shows it."""
+    return acks_line(acks)
 
 
 @register.simple_tag

@@ -5,7 +5,7 @@ import { Island } from "../lib/island";
 const ASK_AFTER_MS = 1_200;
 
 /**
- * The line "saved → sent → applied on 1/1 workers in 38 ms" of one version of a policy or of a share group (no tenant's).
+ * The line "saved → sent → applied on 1/1 workers in 38 ms → settled after 0.4 s" of one version of a policy or of a share group (no tenant's).
  *
  * Follows the feed's acks; a line that stands still asks the server, which also answers when the feed is away.
  */
@@ -38,8 +38,20 @@ export class Acks extends Island {
     this.part("time").hidden = hint.applied === 0;
     const ms = this.element.querySelector("[data-field=ms]");
     if (ms) show(ms, duration(hint.ms));
-    if (hint.applied >= hint.of) window.clearTimeout(this.timer);
+    this.settled(hint.settled, hint.of, hint.settled_ms);
   };
+
+  /** Once nobody is above the limits on any worker there is nothing more to ask. */
+  private settled(settled: number, of: number, ms: number): void {
+    const done = of > 0 && settled >= of;
+    if (!done) return;
+    this.part("settled").classList.add("done");
+    this.part("settling").hidden = true;
+    this.part("settled-time").hidden = false;
+    const time = this.element.querySelector("[data-field=settled-ms]");
+    if (time) show(time, duration(ms));
+    window.clearTimeout(this.timer);
+  }
 
   /** The answer replaces this element; a line that is not done mounts again and asks again. */
   private askLater(): void {

@@ -1,4 +1,4 @@
-import { bytes, count, rate, show, type Figure } from "../lib/figure";
+import { bytes, count, duration, rate, show, type Figure } from "../lib/figure";
 import type { Hint, WorkerStats } from "../lib/hints";
 import { Island } from "../lib/island";
 import { drawLimit } from "../lib/limit";
@@ -37,6 +37,14 @@ function drawUse(part: HTMLElement, use: Use): void {
   write(part, "running", count(use.running));
   write(part, "queued", count(use.queued));
   write(part, "rate", rate(use.rate));
+  write(part, "borrowed", bytes(use.borrowed));
+  write(part, "host", bytes(use.host));
+  write(part, "above", duration(use.above * 1000));
+  const waits = part.querySelector<HTMLElement>("[data-field=waits]");
+  if (waits) {
+    waits.hidden = use.wait === 0;
+    show(waits.firstElementChild ?? waits, duration(use.wait * 1000));
+  }
   const bar = part.querySelector<SVGElement>("[data-field=bar]");
   if (bar) drawLimit(bar, { use: use.kv, cached: use.cached, soft, hard });
   const over = part.querySelector<HTMLElement>("[data-field=over]");

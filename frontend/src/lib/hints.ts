@@ -8,6 +8,19 @@ export interface TenantUse {
   running: number;
   queued: number;
   output_tokens_per_second: number;
+  kv_borrowed_bytes: number; // of `kv_bytes`, above the worker's share of the guarantee
+  host_bytes: number;
+  above_soft_seconds: number; // since the core started
+  oldest_wait_seconds: number; // now; 0: nobody waits
+}
+
+/** How short a worker's memory is, and what makes it so: each from 0 to 1. */
+export interface Pressure {
+  score: number;
+  use: number;
+  borrowed: number;
+  wait: number;
+  swap: number;
 }
 
 export interface ShareGroupUse {
@@ -31,6 +44,7 @@ export interface WorkerStats {
   output_tokens_per_second: number;
   tenants: TenantUse[];
   share_groups: ShareGroupUse[];
+  pressure: Pressure;
 }
 
 interface Numbered {
@@ -40,7 +54,7 @@ interface Numbered {
 
 export type Hint =
   | (Numbered & { kind: "stats"; workers: WorkerStats[] })
-  | (Numbered & { kind: "policy"; tenant_id: string; version: number; applied: number; of: number; ms: number })
+  | (Numbered & { kind: "policy"; tenant_id: string; version: number; applied: number; of: number; ms: number; settled: number; settled_ms: number })
   | (Numbered & { kind: "workers" });
 
 /** Read one message; null when it is no hint that this page knows. */

@@ -124,3 +124,16 @@ export class LiveFeed {
     this.socket.close();
   }
 }
+
+/** Read JSON of the management API as the signed-in reader. Throws an Error whose message says what went wrong. */
+export async function getJson<T>(path: string): Promise<T> {
+  let response: Response;
+  try {
+    response = await fetch(path, { headers: { Accept: "application/json" } });
+  } catch {
+    throw new Error("the server did not answer");
+  }
+  if (response.status === 401 || response.status === 403) throw new Error("you are no longer signed in, reload the page");
+  if (!response.ok) throw new Error(`the server failed (${response.status})`);
+  return (await response.json()) as T;
+}

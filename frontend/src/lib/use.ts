@@ -8,9 +8,13 @@ export interface Use {
   running: number;
   queued: number;
   rate: number;
+  borrowed: number; // of `kv`, above the guarantees of the workers that hold it
+  host: number;
+  above: number; // seconds above the guarantee, of the worker that counts most
+  wait: number; // seconds, of the oldest that waits
 }
 
-export const NO_USE: Use = { kv: 0, cached: 0, running: 0, queued: 0, rate: 0 };
+export const NO_USE: Use = { kv: 0, cached: 0, running: 0, queued: 0, rate: 0, borrowed: 0, host: 0, above: 0, wait: 0 };
 
 /** Each account's use by its key: `tenant:<id>` or `group:<name>`. */
 export type Uses = ReadonlyMap<string, Use>;
@@ -25,12 +29,25 @@ export function usesOf(workers: WorkerStats[]): Uses {
       running: sum.running + part.running,
       queued: sum.queued + part.queued,
       rate: sum.rate + part.rate,
+      borrowed: sum.borrowed + part.borrowed,
+      host: sum.host + part.host,
+      above: Math.max(sum.above, part.above),
+      wait: Math.max(sum.wait, part.wait),
     });
   };
   for (const worker of workers) {
     for (const tenant of worker.tenants) {
-      const { running, queued, output_tokens_per_second: rate } = tenant;
-      add(`tenant:${tenant.tenant_id}`, { kv: tenant.kv_bytes, cached: tenant.kv_cached_bytes, running, queued, rate });
+      add(`tenant:${tenant.tenant_id}`, {
+        kv: tenant.kv_bytes,
+        cached: tenant.kv_cached_bytes,
+        running: tenant.running,
+        queued: tenant.queued,
+        rate: tenant.output_tokens_per_second,
+        borrowed: tenant.kv_borrowed_bytes,
+        host: tenant.host_bytes,
+        above: tenant.above_soft_seconds,
+        wait: tenant.oldest_wait_seconds,
+      });
     }
     for (const group of worker.share_groups) {
       add(`group:${group.name}`, { ...NO_USE, kv: group.kv_bytes, cached: group.kv_cached_bytes });

@@ -3,17 +3,17 @@
 from collections.abc import Callable
 from datetime import timedelta
 
-import msgspec
 import pytest
 from django.test import Client
 from django.utils import timezone
 
+from gateway.console.policy_form import PolicyForm
 from tenants import selectors
 from tenants.contracts import Actor, PolicyView, ShareGroupView, TenantView
 from tenants.models import AuditEvent, PolicyVersion, User
 from tenants.services.policy import set_policy
 from tenants.services.tenants import create_tenant
-from tenants.services.workers import mark_applied
+from tenants.services.workers import mark_applied, mark_settled
 
 PAGE = "/operator/tenants/acme/policy/"
 ACTOR = Actor("system", "tests", "tests")
@@ -34,10 +34,13 @@ def current(tenant: TenantView) -> PolicyView:
 
 def form(policy: PolicyView, **changes: str) -> dict[str, str]:
     """Return what a browser posts: all fields as the page wrote them, but for `changes`."""
-    data = {name: str(value) for name, value in msgspec.structs.asdict(policy).items() if name != "version"}
-    for name in ("kv_soft_bytes", "kv_hard_bytes"):
-        data[name], data[f"{name}_unit"] = str(int(data[name]) >> 20), "MiB"
-    return data | {"base": msgspec.json.encode(policy).decode()} | changes
+    data: dict[str, str] = {}
+    for name, value in PolicyForm.initial_of(policy).items():
+        if name.endswith("_bytes"):
+            data[name], data[f"{name}_unit"] = "" if value is None else str(value >> 20), "MiB"
+        else:
+            data[name] = "" if value is None else str(value)
+    return data | changes
 
 
 def test_change_is_saved_and_followed(console: Client, tenant: TenantView, operator: User) -> None:
@@ -52,7 +55,7 @@ def test_change_is_saved_and_followed(console: Client, tenant: TenantView, opera
 
 
 def test_acks(console: Client, tenant: TenantView, worker: str) -> None:
-    """The line says on how many workers a version is applied, and after how long."""
+    """The line says on how many workers a version is applied, and after how long, and then when all had settled."""
     version = current(tenant).version
     waiting = console.get(f"{PAGE}acks/{version}/").content.decode()
     assert 'data-part="workers">0/1<' in waiting
@@ -60,7 +63,11 @@ def test_acks(console: Client, tenant: TenantView, worker: str) -> None:
     mark_applied(worker_id=worker, version=version, applied_at=timezone.now())
     done = console.get(f"{PAGE}acks/{version}/").content.decode()
     assert 'data-part="workers">1/1<' in done
-    assert 'data-done="true"' in done
+    assert 'data-done="false"' in done
+    mark_settled(worker_id=worker, version=version, settled_at=timezone.now())
+    settled = console.get(f"{PAGE}acks/{version}/").content.decode()
+    assert "settled after" in settled
+    assert 'data-done="true"' in settled
 
 
 def test_late_acks_name_the_worker(console: Client, tenant: TenantView, worker: str) -> None:

@@ -16,7 +16,7 @@ from tenants.contracts import PREFIXES_KEY, PrefixReading, SharedPrefixView, Sha
 from tenants.models import User
 from tenants.services.prefixes import register_prefix
 from tenants.services.share_groups import update_share_group
-from tenants.services.workers import mark_applied
+from tenants.services.workers import mark_applied, mark_settled
 from tests.gateway.console.conftest import ACTOR
 
 PAGE = "/operator/share-groups/support/"
@@ -119,6 +119,7 @@ def test_change_is_saved_and_followed(console: Client, support: ShareGroupView, 
     acks = f"{PAGE}acks/{after.version}/"
     assert 'data-part="workers">0/1<' in console.get(acks).content.decode()
     mark_applied(worker_id=worker, version=after.version, applied_at=timezone.now())
+    mark_settled(worker_id=worker, version=after.version, settled_at=timezone.now())
     assert 'data-done="true"' in console.get(acks).content.decode()
     assert console.get(acks.replace("support", "other")).status_code == 404
 

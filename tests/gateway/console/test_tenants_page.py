@@ -97,7 +97,7 @@ def test_a_draining_worker_says_so(operator: User, worker: str, signed_in: Calla
     client = signed_in(operator)
     for draining in (True, False):
         set_draining(worker_id=worker, draining=draining, actor=Actor("system", "tests", "tests"))
-        assert ("draining" in client.get("/operator/tenants/").content.decode()) is draining
+        assert ("draining: takes no new requests" in client.get("/operator/tenants/").content.decode()) is draining
 
 
 def test_nothing_yet(operator: User, signed_in: Callable[[User], Client]) -> None:
