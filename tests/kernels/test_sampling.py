@@ -5,6 +5,7 @@ from functools import cache
 import pytest
 import torch
 
+from kernels.cpu.ops import CpuOps
 from kernels.ops import Ops
 from kernels.reference.ops import ReferenceOps
 from tests.kernels.conftest import CPU
@@ -167,6 +168,19 @@ def test_rows_ignore_batch_mates(ops: Ops, vocab: int, rows: int) -> None:
                 assert torch.equal(ops.logprobs(logits[one], tokens[one]), logprobs[one])
     finally:
         torch.set_num_threads(before)
+
+
+def test_best_of_zero(ops: Ops) -> None:
+    """Where the best logit is zero, draws end as they should, also where the smallest numbers are taken for zero."""
+    logits = -torch.rand(2, 4097, generator=torch.Generator().manual_seed(2)).to(ops.dtype)
+    logits[:, 4000], logits[1, 50] = -0.0, 0.0
+    how = torch.tensor([[1.0, 1.0, 1.0, 0.5], [1.0, 0.0, 1e-9, 0.5]], dtype=torch.float64)
+    try:
+        assert torch.set_flush_denormal(True) or not isinstance(ops, CpuOps)
+        assert ops.sample(logits, how).tolist() == [4000, 50]
+        assert ops.top_k(logits, 2)[1].tolist()[1] == [50, 4000]
+    finally:
+        torch.set_flush_denormal(False)
 
 
 def test_nothing_to_do(ops: Ops) -> None:
