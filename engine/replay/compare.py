@@ -8,7 +8,7 @@ stretch.
 import os
 import time
 import traceback
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -20,7 +20,8 @@ from engine.policy import TenantPolicy
 from engine.process import die_with_parent
 from engine.replay.extent import choose
 from engine.replay.script import Part, render
-from engine.replay.simulation import Setting, Simulation
+from engine.replay.setting import Setting
+from engine.replay.simulation import Simulation
 from engine.replay.story import Story, TraceProblem, read_story
 from engine.replay.task import Outcome, Report, Task
 
@@ -29,6 +30,8 @@ _MARKS = 24
 _LEAST_MARKS = 8  # before a replay is late: less would say little
 _SAMPLE_BLOCKS = 1_500  # replayed to see how fast this process is
 _STARVED = 0.6  # of a core: the machine is busy, so a late answer of more is better than a prompt one of little
+_SAMPLE_SECONDS = 60.0  # after its last arrival
+_LEAST_SECONDS = 0.3
 _CAUTION = 1.6  # a full pool costs more than an empty one, and the sample's is empty
 
 _encode = msgspec.msgpack.Encoder().encode
@@ -57,36 +60,40 @@ def answer(task: Task, began: float) -> Report:
         return Report(problem=str(problem))
     in_force = {policy.tenant: _policy(policy) for policy in task.tenants}
     proposed = in_force | {policy.tenant: _policy(policy) for policy in task.proposed}
-    deadline = Deadline(due=began + task.answer_seconds, latest=began + task.patience_seconds)
-    setting, parts = _cast(story, task, list(in_force.values()), deadline)
-    first = parts[0].call.at
-    marks = [first + (task.now - first) * (number + 1) / _MARKS for number in range(_MARKS)]
-    names = {policy.tenant for policy in task.proposed}
-    replays = [_Replay(setting, list(policies.values()), parts, marks, names) for policies in (in_force, proposed)]
-    before, after = _side_by_side([partial(replay.run, deadline) for replay in replays])
+    size = story.machine.block_size
+    rate, is_starved = _measure(story, task, list(in_force.values()))
+    latest = began + task.patience_seconds
+    deadline = Deadline(due=latest if is_starved else began + task.answer_seconds, latest=latest)
+    left = max(_LEAST_SECONDS, deadline.due - time.monotonic())
+    first, grain = choose(story.calls, size, rate * left)
+    parts = [render(call, size, grain) for call in story.calls[first:]]
+    replay = _Replay(_setting(story, task, grain), parts, task)
+    before, after = _side_by_side(
+        [partial(replay.run, list(policies.values()), deadline) for policies in (in_force, proposed)]
+    )
     mark = max(before.keys() & after.keys(), default=None)
     if mark is None:
         return Report(problem="The machine is too busy to replay anything in time. Try again later.")
-    until = marks[mark]
+    until = replay.marks[mark]
     played = [part.call for part in parts if part.call.at <= until]
     return Report(
-        seconds=until - first,
-        num_events=sum(call.num_blocks(setting.machine.block_size) for call in played),
+        seconds=until - parts[0].call.at,
+        num_events=sum(call.num_blocks(size) for call in played),
         before=before[mark],
         after=after[mark],
     )
 
 
-def _cast(story: Story, task: Task, policies: list[TenantPolicy], deadline: Deadline) -> tuple[Setting, list[Part]]:
-    """Choose what is replayed, in which grain, and put it into coarse tokens."""
-    size = story.machine.block_size
+def _setting(story: Story, task: Task, grain: int) -> Setting:
     heads = frozenset(
         (call.group, tuple(call.symbols[: call.num_head])) for call in story.calls if call.num_head and call.group
     )
+    return Setting(story.machine, story.weights, task.groups, grain, story.num_symbols, heads)
 
-    def setting(grain: int) -> Setting:
-        return Setting(story.machine, story.weights, task.groups, grain, story.num_symbols, heads)
 
+def _measure(story: Story, task: Task, policies: list[TenantPolicy]) -> tuple[float, bool]:
+    """Replay the first requests; return the blocks a second that there is time for, and whether others take it."""
+    size = story.machine.block_size
     sample: list[Part] = []
     num_blocks = 0
     for call in story.calls:
@@ -95,38 +102,31 @@ def _cast(story: Story, task: Task, policies: list[TenantPolicy], deadline: Dead
         if num_blocks >= _SAMPLE_BLOCKS:
             break
     began, used = time.monotonic(), time.process_time()
-    Simulation(setting(size), policies, sample).run(sample[-1].call.at + 60.0)
-    now, used = time.monotonic(), time.process_time() - used
-    is_starved = used < _STARVED * (now - began)
-    rate = num_blocks / max(1e-6, now - began) / _CAUTION
-    end = deadline.latest if is_starved else deadline.due
-    first, grain = choose(story.calls, size, rate * max(0.2, end - now))
-    return setting(grain), [render(call, size, grain) for call in story.calls[first:]]
+    Simulation(_setting(story, task, size), policies, sample).run(sample[-1].call.at + _SAMPLE_SECONDS)
+    took, used = max(1e-6, time.monotonic() - began), time.process_time() - used
+    return num_blocks / took / _CAUTION, used < _STARVED * took
 
 
 class _Replay:
-    """One of the two."""
+    """What is the same for both, and what is left to say of each."""
 
-    def __init__(
-        self,
-        setting: Setting,
-        policies: list[TenantPolicy],
-        parts: list[Part],
-        marks: list[float],
-        names: Iterable[str],
-    ) -> None:
-        self._simulation = Simulation(setting, policies, parts)
-        self._marks = marks
-        self._names = frozenset(names)
+    def __init__(self, setting: Setting, parts: list[Part], task: Task) -> None:
+        self._setting = setting
+        self._parts = parts
+        self._names = [policy.tenant for policy in task.proposed]
+        first = parts[0].call.at
+        self.marks = [first + (task.now - first) * (number + 1) / _MARKS for number in range(_MARKS)]
 
-    def run(self, deadline: Deadline) -> list[tuple[int, Outcome]]:
-        """Return the outcome at each mark that was reached, the first ones left out."""
+    def run(self, policies: list[TenantPolicy], deadline: Deadline) -> list[tuple[int, Outcome]]:
+        """Return the outcome under some policies at each mark that was reached, the first ones left out."""
+        simulation = Simulation(self._setting, policies, self._parts)
         outcomes: list[tuple[int, Outcome]] = []
-        for number, moment in enumerate(self._marks):
-            self._simulation.run(moment)
-            if number + 1 >= _LEAST_MARKS or deadline.is_late(number + 1):
-                outcomes.append((number, self._simulation.outcome(self._names)))
-            if deadline.is_late(number + 1):
+        for number, moment in enumerate(self.marks):
+            simulation.run(moment)
+            is_late = deadline.is_late(number + 1)
+            if number + 1 >= _LEAST_MARKS or is_late:
+                outcomes.append((number, simulation.outcome(self._names)))
+            if is_late:
                 break
         return outcomes
 
