@@ -290,3 +290,25 @@ def test_the_policy_decides_between_leaves_and_may_change() -> None:
     assert runner.look_up([0, 0, 0, 0, 0])[1].num_tokens == 0
     assert runner.look_up([1, 1, 1, 1, 0])[1].num_tokens == 4
     memory.audit()
+
+
+def test_a_forgotten_account_leaves_nothing_in_host_memory() -> None:
+    """All tiers are given up with the account."""
+    memory = KVMemory(CacheShape(num_blocks=4, block_size=4, block_bytes=100, max_rows=8, max_columns=16, num_slabs=4))
+    account = memory.accounts.set_limits(MINNOW, soft=0, hard=4)
+    memory.host.limit(MINNOW, 4)
+    runner = Runner(memory)
+    table = runner.start(list(range(8)))
+    runner.finish(table)
+    assert table.chain is not None
+    memory.host.claim(table.sequence, MINNOW, table.chain.keys[:1])
+    account.hard = 1
+    memory.trim(account)
+    assert memory.host.used(MINNOW) == 0, "the other one was nobody's to wait for"
+    account.hard = 0
+    memory.trim(account)
+    assert memory.host.used(MINNOW) == 1
+    memory.host.release(table.sequence)
+    memory.forget(MINNOW)
+    assert memory.host.num_used == 0
+    memory.audit()

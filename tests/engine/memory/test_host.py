@@ -213,3 +213,62 @@ def test_audit_finds(field: str) -> None:
         changed[SlabId(0)] = True
     with pytest.raises(InvariantError):
         host.audit()
+
+
+def full_host() -> tuple[HostTier, list[BlockKey]]:
+    """Return a tier of two slabs, both idle and taken, and the keys: of what is there, and of two blocks more."""
+    host = make_host(num_slabs=2)
+    host.take()
+    host.release(SequenceId(1))
+    return host, [key(TENANTS[0], number) for number in range(4)]
+
+
+def test_a_slab_is_not_stored_to_while_a_load_from_it_is_planned() -> None:
+    """Stores come first: who gives it up in the plan that loads from it leaves it for the next one."""
+    host, keys = full_host()
+    host.load(keys[0], BlockId(8))
+    host.load(keys[1], BlockId(9))
+    host.claim(SequenceId(2), TENANTS[0], keys[2:])
+    host.evicted(keys[2], BlockId(2), by=TENANTS[0], of=TENANTS[0])
+    moves = host.take()
+    assert not moves.stores
+    assert len(moves.loads) == 2
+    host.evicted(keys[3], BlockId(3), by=TENANTS[0], of=TENANTS[0])
+    assert len(host.take().stores) == 1
+    host.audit()
+
+
+def test_a_load_into_a_block_that_is_given_up_is_not_made() -> None:
+    """What would have been there is in its slab still, and is not stored from where it never was."""
+    host, keys = full_host()
+    host.load(keys[0], BlockId(8))
+    host.evicted(keys[0], BlockId(8), by=TENANTS[0], of=TENANTS[0])
+    assert not host.is_loading(BlockId(8))
+    assert host.take() == ((), (), None)
+    assert host.find(keys, 0, 2) == 2
+
+
+def test_a_slab_that_was_given_up_is_free_when_its_load_is_dropped() -> None:
+    """The block that it was to be loaded into has been given up as well; claimed or not, there is nothing to store."""
+    host, keys = full_host()
+    host.load(keys[0], BlockId(8))
+    host.limit(TENANTS[0], 0)
+    host.limit(TENANTS[0], 4)
+    assert host.find(keys, 0, 1) == 0
+    host.claim(SequenceId(2), TENANTS[0], keys[:1])
+    host.evicted(keys[0], BlockId(8), by=TENANTS[0], of=TENANTS[0])
+    host.audit()
+    assert host.take() == ((), (), None)
+    assert host.find(keys, 0, 1) == 0
+
+
+def test_what_is_stored_can_be_loaded_in_the_same_plan() -> None:
+    """And if it is given up once more in between, the load still finds what the store has brought."""
+    host = make_host()
+    keys = [key(TENANTS[0], number) for number in range(2)]
+    assert host.load(keys[0], BlockId(8))
+    host.limit(TENANTS[0], 0)
+    moves = host.take()
+    assert {move.slab for move in moves.loads} == {move.slab for move in moves.stores}
+    assert host.num_used == 0
+    host.audit()

@@ -178,6 +178,21 @@ def test_a_new_request_finds_what_a_swapped_one_left() -> None:
     assert story.world.cached_tokens[again] == len(PROMPT)
 
 
+def test_a_block_of_host_memory_goes_before_part_of_one_on_the_device() -> None:
+    """Where both continue what is shared, the whole block is loaded and no part is copied."""
+    story = Story()
+    story.world.cancel(story.squeeze_out(PROMPT))
+    story.world.policy("whale", blocks=16, slabs=64)
+    like = story.world.submit("whale", [*PROMPT[:10], 1, 2, 3, 4], 1)
+    while like not in story.world.finished:
+        story.step()
+    assert not story.loads
+    again = story.world.submit("whale", [*PROMPT, 7], 4)
+    story.run()
+    assert len(story.loads) == 8
+    assert story.world.cached_tokens[again] == len(PROMPT)
+
+
 def test_what_loading_does_not_pay_for_is_computed() -> None:
     """A block that is found in host memory is computed all the same where that is cheaper by then."""
     story = Story()
