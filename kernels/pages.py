@@ -6,6 +6,7 @@ import torch
 
 # A vector load at the end of a page may run over it; past the last page it must still be our memory.
 _SLACK = 64
+_ALIGNMENT = 4096  # bytes; a block's head is often of this size, and one that lies across two pages is read more slowly
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,8 +49,9 @@ class Pages:
     def empty(cls, shape: PageShape, dtype: torch.dtype, device: torch.device) -> "Pages":
         """Reserve the pool without writing to it, so that memory is committed as blocks are first used."""
         elements = shape.num_layers * shape.num_blocks * shape.block_elements
-        flat = torch.empty(elements + _SLACK, dtype=dtype, device=device)[:elements]
-        data = flat.view(shape.num_layers, shape.num_blocks, shape.block_elements)
+        flat = torch.empty(elements + _ALIGNMENT // dtype.itemsize + _SLACK, dtype=dtype, device=device)
+        start = -flat.data_ptr() % _ALIGNMENT // dtype.itemsize
+        data = flat[start : start + elements].view(shape.num_layers, shape.num_blocks, shape.block_elements)
         return cls(shape, data, tuple(LayerPages(shape, layer) for layer in data.unbind(0)))
 
     def fill(self, blocks: torch.Tensor, value: float) -> None:

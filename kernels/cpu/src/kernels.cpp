@@ -31,7 +31,7 @@ struct Geometry {
 
 constexpr int TILES = 4;          // of a chunk: tiles of sixteen slots between two softmax updates, so that they stay in L1
 constexpr int CHUNK = 16 * TILES;
-constexpr int SPLIT = 256;        // KV tokens of one range
+constexpr int SPLIT = 512;        // KV tokens of one range
 constexpr int MAX_RANGES = 1024;  // longer contexts get longer ranges
 constexpr int TILE_ROWS = 32;     // query rows of one prefill item
 constexpr int64_t WORTH_A_THREAD = 800000;  // see useful_threads
