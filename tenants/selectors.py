@@ -30,6 +30,7 @@ from tenants.contracts import (
 from tenants.models import (
     ApiKey,
     Boost,
+    GrantShare,
     Membership,
     Policy,
     PolicyAck,
@@ -166,6 +167,15 @@ def boosts(tenant_id: uuid.UUID | str, *, most: int = 50) -> list[BoostView]:
     """Return a tenant's boosts, newest first."""
     query = Boost.objects.for_tenant(tenant_id).select_related("tenant").order_by("-started_at", "-id")
     return [rows.boost_view(row) for row in query[:most]]
+
+
+def grant_shares() -> dict[str, dict[str, tuple[float, float]]]:
+    """Return the most that each worker may hold of tenants' limits: {tenant id: {worker: (of bytes, of places)}}.
+
+    Tenants whose limits have only ever been divided by the workers' pools are not in it.
+    """
+    columns = GrantShare.objects.across_tenants().values_list("tenant_id", "shares")
+    return {str(tenant_id): msgspec.convert(shares, dict[str, tuple[float, float]]) for tenant_id, shares in columns}
 
 
 def next_boost_end() -> datetime | None:

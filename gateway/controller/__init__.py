@@ -9,6 +9,7 @@ grants       fleet-wide limits divided into workers' grants (pure)
 sharing      share groups, and their prefixes in each worker's own tokens
 prefixes     a registered prefix tokenised: what all requests that go on from it have in common
 demand       which worker a tenant's limits are needed on: shares that follow use and queues (pure)
+notes        the most that workers may hold, for a successor (pure)
 balance      demand applied to the ledger, as workers tell their use
 boosts       boosts ended when their time comes
 ledger       what each worker holds; who may grow, who must shrink first (pure)

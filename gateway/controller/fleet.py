@@ -63,7 +63,7 @@ class Fleet:
         self._wake = asyncio.Event()
         self._ledger = Ledger(term=leadership.term)
         self._sharing = Sharing(self._prefix, self._regrant, hints.prefixes)
-        self._balance = Balance(self._ledger, self._wake.set)
+        self._balance = Balance(self._ledger, threads, self._wake.set)
         self._boosts = BoostTimer(threads)
         self._acks = AckRecorder(threads, hints.policy)
         self._series = SeriesRecorder(threads, leadership.term)
@@ -75,7 +75,7 @@ class Fleet:
         self._due = {POLICY_CHANNEL, WORKERS_CHANNEL}  # what must be read again
         self._has_read = False
         self._unsent: dict[Holder, int] = {}  # the newest version of each that changed in this spell, not yet pushed
-        self._has_pushed = False
+        self._has_begun = False  # knows what the workers hold, and may push
         self._started_at = time.monotonic()
 
     async def run(self) -> None:
@@ -117,17 +117,17 @@ class Fleet:
             self._wake.clear()
             try:
                 await self._read()
+                if self._has_read and self._has_met() and not self._has_begun:
+                    await self._balance.begin()
+                    self._has_begun = True
             except Error as error:
                 # The next poll reads again; what is known goes on being enforced.
                 log.warning("truth_unreadable", reason=str(error).strip())
-            if self._has_read and self._has_met():
+            if self._has_begun:
                 self._push()
 
     def _push(self) -> None:
         """Push what is due; pages hear that their change is on its way before they can hear that it is applied."""
-        if not self._has_pushed:
-            self._balance.adopt()
-            self._has_pushed = True
         pushes = self._ledger.plan()
         for push in pushes:
             make = partial(policy_push, push)

@@ -11,6 +11,7 @@ What makes a push long are the token ids of share groups' prefixes. A push that 
 limits at once and its prefixes in a push that follows.
 """
 
+import math
 from collections import deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -74,6 +75,7 @@ class Ledger:
         self._epoch = term << TERM_BITS
         self._policies: dict[Holder, Policy] = {}
         self._shares: dict[Holder, Shares] = {}  # of those whose limits follow demand
+        self._noted: dict[Holder, Mapping[str, tuple[float, float]]] = {}
         self._pools: dict[str, int] = {}
         self._books: dict[str, _Book] = {}
         self._dirty: set[Holder] = set()
@@ -112,6 +114,14 @@ class Ledger:
         """Divide these holders' limits by these shares from now on, as long as the set of workers stays as it is."""
         self._shares.update(shares)
         self._dirty.update(shares.keys() & self._policies.keys())
+
+    def note(self, shares: Mapping[Holder, Mapping[str, tuple[float, float]]]) -> None:
+        """Take up what predecessors have noted: the parts, of bytes and of places, that workers may hold at most."""
+        self._noted = dict(shares)
+
+    def is_settled(self, holder: Holder) -> bool:
+        """Tell whether every worker holds its share of a holder's limits, or its push is on the way."""
+        return holder not in self._dirty
 
     @property
     def tenants(self) -> dict[str, PolicyView]:
@@ -236,14 +246,26 @@ class Ledger:
         """Return the most that a worker may hold now: acked or on its way, whichever is larger."""
         book = self._books[worker]
         if not book.known:
-            # A member that this controller has not met may hold all that demand ever brought it, see docs/decisions.
             policy = self._policies.get(holder)
-            return limits(policy) if policy else NOTHING
+            return self._most(worker, holder, policy) if policy else NOTHING
         held = book.acked[holder].amounts if holder in book.acked else NOTHING
         for push in book.unacked:
             if holder in push.grants:
                 held = _larger(held, push.grants[holder].amounts)
         return held
+
+    def _most(self, worker: str, holder: Holder, policy: Policy) -> Amounts:
+        """Return the most that a member which this controller has not met may hold, see docs/decisions."""
+        home = divide_policy(policy, by_pools(self._pools))[worker].amounts
+        noted = self._noted.get(holder, {}).get(worker)
+        if noted is None:
+            return home
+        part, places = noted
+        limit = limits(policy)
+        parts = Amounts(part, part, places, places, part, part)  # type: ignore[arg-type]  # parts of each
+        # Rounding may have brought it one more than its part, and of requests at once it had one first.
+        most = Amounts(*(min(whole, math.ceil(whole * share) + 1) for whole, share in zip(limit, parts, strict=True)))
+        return _larger(home, most)
 
     def _due(self, holder: Holder) -> tuple[dict[str, Grant], bool]:
         """Return what each worker may be granted now (none: the holder is gone) and whether that is its full share."""

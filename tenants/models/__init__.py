@@ -2,6 +2,7 @@
 
 from tenants.models.audit import AuditEvent
 from tenants.models.boost import Boost
+from tenants.models.grant_share import GrantShare
 from tenants.models.key import ApiKey, ManagementKey
 from tenants.models.member import Membership
 from tenants.models.outbox import OutboxEvent
@@ -19,6 +20,7 @@ __all__ = [
     "ApiKey",
     "AuditEvent",
     "Boost",
+    "GrantShare",
     "GroupManager",
     "InterferenceSample",
     "ManagementKey",

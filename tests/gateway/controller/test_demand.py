@@ -13,8 +13,10 @@ from gateway.controller.demand import NEAR_PAUSE, SHORT_PAUSE, Demand, Fleet
 from gateway.controller.grants import Shares, by_pools, divide_policy
 from gateway.controller.holders import Holder, TenantGrant, limits, tenant
 from gateway.controller.ledger import Ledger
+from gateway.controller.notes import Notes
 from tenants.contracts import PolicyView, TenantUse
 from tenants.rules.policy import DEFAULT, LOW_WATERMARK
+from tenants.services.grants import Parts
 from tests.gateway.controller.test_ledger import WORKERS
 from tests.gateway.controller.test_ledger import Fleet as LedgerMachine
 
@@ -243,6 +245,8 @@ class DemandMachine(LedgerMachine):
     def __init__(self) -> None:
         super().__init__()
         self.demand = Demand()
+        self.notes = Notes({})
+        self.stored: dict[str, Parts] = {}  # what a successor reads
         self.now = 0.0
 
     def _fleet(self) -> Fleet:
@@ -262,8 +266,29 @@ class DemandMachine(LedgerMachine):
         for worker, name, held in uses:
             told = msgspec.structs.replace(use(tenant_id=name, running=1, queued=queued), kv_bytes=held)
             self.demand.observe(worker, [told], self.now)
-        moves = self.demand.moves(self._fleet(), self.now)
+        self._move(self.demand.moves(self._fleet(), self.now))
+        self._pump()
+
+    def _move(self, moves: Mapping[str, Shares]) -> None:
+        for name, shares in moves.items():
+            is_settled = self.ledger.is_settled(tenant(name))
+            self.stored[name] = self.notes.most(name, shares, self.ledger.pools, is_settled=is_settled)
+            self.notes.move(name, shares, self.stored[name])
         self.ledger.set_shares({tenant(name): shares for name, shares in moves.items()})
+
+    @precondition(lambda self: all(self.workers[name].connected for name in self.members))
+    @rule(name=st.sampled_from(WORKERS), pool=st.integers(0, 100))
+    def join(self, name: str, pool: int) -> None:
+        """A worker joins, and the others make room. What a leader that misses both may assume, decision 5 tells."""
+        super().join(name, pool)
+        self._settle()
+
+    @rule()
+    def fail_over(self) -> None:
+        """Another controller takes over, meets all workers, and goes on from what they hold."""
+        self.demand = Demand()
+        super().fail_over()
+        self._adopt()
         self._pump()
 
     @precondition(lambda self: self.members)
@@ -274,6 +299,7 @@ class DemandMachine(LedgerMachine):
         self.ledger, self.demand = Ledger(term=self.term), Demand()
         self.ledger.set_policies(self.version, self.policies)
         self.ledger.set_workers(self.members)
+        self.ledger.note({tenant(name): parts for name, parts in self.stored.items()})
         met = data.draw(st.lists(st.sampled_from(sorted(self.members)), unique=True))
         for name in self.members:
             if name in met:
@@ -287,8 +313,8 @@ class DemandMachine(LedgerMachine):
 
     def _adopt(self) -> None:
         held = {name: self.ledger.held_by_all(tenant(name)) for name in self.ledger.tenants}
-        shares = self.demand.adopt(held, self._fleet())
-        self.ledger.set_shares({tenant(name): part for name, part in shares.items()})
+        self.notes = Notes(self.stored)
+        self._move(self.demand.adopt(held, self._fleet()))
 
     @precondition(lambda self: any(not self.workers[name].connected for name in self.members))
     @rule(data=st.data())
@@ -307,6 +333,12 @@ class DemandMachine(LedgerMachine):
             if not self.workers[name].connected:
                 self._connect(name)
         self._pump()
+        self._settle()
+        for holder, known in self.policies.items():
+            self._check_whole(holder, limits(known))
+
+    def _settle(self) -> None:
+        """Let all messages arrive."""
         while any(worker.inbox or worker.acks for worker in self.workers.values()):
             for name, worker in self.workers.items():
                 while worker.inbox:
@@ -314,8 +346,6 @@ class DemandMachine(LedgerMachine):
                 while worker.acks:
                     self.ledger.acknowledge(name, worker.acks.popleft())
             self._pump()
-        for holder, known in self.policies.items():
-            self._check_whole(holder, limits(known))
 
     def _check_whole(self, holder: Holder, whole: tuple[int, ...]) -> None:
         held = [self.workers[name].grants[holder].amounts for name in self.members]
