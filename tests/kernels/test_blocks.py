@@ -76,3 +76,9 @@ def test_merged_rows_are_alone(ops: Ops) -> None:
     together = ops.merge_partials(parts, lse)
     alone = ops.merge_partials(parts[:, 7:8].contiguous(), lse[:, 7:8].contiguous())
     assert torch.equal(alone, together[7:8])
+
+
+def test_pool_begins_at_a_memory_page(ops: Ops) -> None:
+    """The heads of blocks whose size divides a page of memory lie in one page each."""
+    for _ in range(3):
+        assert filled(ops, 1, 5).data.data_ptr() % 4096 == 0
