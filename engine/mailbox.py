@@ -279,6 +279,7 @@ def _use(use: TenantUse) -> ipc.TenantUse:
         service=use.service,
         num_preemptions=use.num_preemptions,
         recomputed_tokens=use.recomputed_tokens,
+        shadow=[ipc.ShadowCount(limit=one.limit, refused=one.refused, delayed=one.delayed) for one in use.trial],
     )
 
 

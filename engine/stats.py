@@ -13,6 +13,7 @@ from engine.scheduler.pressure_score import Parts
 from engine.scheduler.roster import Roster
 from engine.scheduler.swap_cost import SwapCounts
 from engine.scheduler.tenant import Tenant
+from engine.scheduler.trial import TrialCount
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,6 +35,7 @@ class TenantUse:
     service: float  # weighted tokens, before the division by weight
     num_preemptions: int
     recomputed_tokens: int
+    trial: tuple[TrialCount, ...] = ()  # since each limit was put on trial
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -144,6 +146,7 @@ def _use(tenant: Tenant, host: HostTier, block_bytes: int, now: float) -> Tenant
         service=tenant.service,
         num_preemptions=tenant.num_preemptions,
         recomputed_tokens=tenant.recomputed_tokens,
+        trial=tenant.trial.counts() if tenant.trial is not None else (),
     )
 
 

@@ -4,7 +4,7 @@ import random
 from collections.abc import Iterable
 
 from engine.errors import ProtocolError
-from engine.policy import PolicyUpdate, TenantPolicy
+from engine.policy import PolicyUpdate, ShadowLimits, TenantPolicy
 from engine.request import FinishReason, GenerationRequest, RefusalCode, SequenceId
 from engine.scheduler.fairness import class_rank
 from engine.scheduler.outputs import Refusal, RequestOutput
@@ -13,6 +13,7 @@ from engine.scheduler.sequence import SequenceState, State
 from engine.scheduler.sharing import SharedPrefixes
 from engine.scheduler.sizing import Limits, beam_width, check_form, size
 from engine.scheduler.tenant import Tenant
+from engine.scheduler.trial import Trial
 
 HOLD_SECONDS = 5.0  # how long a request waits for its tenant's policy
 _RANDOM_MASK = (1 << 64) - 1
@@ -26,6 +27,7 @@ class Intake:
         self.shared = SharedPrefixes(roster.memory, limits)
         self.applied = (-1, -1)  # version and epoch of the policy in force; none yet
         self.changed: set[Tenant] = set()  # tenants whose limits the next plan must enforce
+        self.on_trial: set[Tenant] = set()  # tenants with limits that are tried
         self.draining = False
         self._roster = roster
         self._limits = limits
@@ -140,6 +142,8 @@ class Intake:
                 return
             sequence.max_tokens = granted
             sequence.policy_stamp = tenant.policy_stamp
+            if tenant.trial is not None:
+                tenant.trial.arrived(sequence, num_taken, self._limits, self._roster)
         self._roster.queue(sequence)
 
     def _adopt(self, policy: TenantPolicy) -> None:
@@ -149,14 +153,26 @@ class Intake:
         )
         tenant.adopt(policy, account)
         self._roster.memory.host.limit(policy.tenant, policy.host_bytes // self._limits.block_bytes)
+        self._try(tenant, policy.shadow)
         self.changed.add(tenant)
         for parked in list(tenant.parked.values()):
             self._roster.queue(parked)
+
+    def _try(self, tenant: Tenant, shadow: ShadowLimits | None) -> None:
+        """Put limits on trial, or take all off."""
+        if shadow is None or shadow == ShadowLimits():
+            tenant.trial = None
+            self.on_trial.discard(tenant)
+            return
+        tenant.trial = tenant.trial or Trial()
+        tenant.trial.adopt(shadow, self._limits)
+        self.on_trial.add(tenant)
 
     def _forsake(self, tenant: Tenant) -> None:
         """Take the policy away: nothing is granted, and the next plan parks what runs until the hold time is over."""
         account = self._roster.memory.accounts.set_limits(tenant.name, soft=0, hard=0)
         tenant.adopt(None, account)
+        self._try(tenant, None)
         self._roster.memory.host.forget(tenant.name)
         self.changed.add(tenant)
         self._roster.drop_if_idle(tenant)

@@ -185,6 +185,9 @@ class Scheduler:
         chunks = self._portions.share(self._chunk_tokens(prefills, now), prefills, now)
         if num_preempted != self.roster.num_preemptions:
             parts = self._without_preempted(parts)
+        for tenant in self._intake.on_trial:
+            if tenant.trial is not None:
+                tenant.trial.look(tenant)
         num_decodes = len(parts)
         self._add_chunks(parts, chunks)
         if not parts:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from engine.policy import TenantPolicy
 from engine.request import TenantId
 from engine.scheduler.predict import OutputLengths
+from engine.scheduler.trial import Trial
 
 if TYPE_CHECKING:
     from engine.memory.accounts import Account
@@ -83,6 +84,7 @@ class Tenant:
         "prefill_tokens",
         "recomputed_tokens",
         "running",
+        "trial",
     )
 
     def __init__(self, name: TenantId) -> None:
@@ -103,6 +105,7 @@ class Tenant:
         self.output_tokens = 0
         self.prefill_tokens = 0  # that it was charged for
         self.num_preemptions = 0
+        self.trial: Trial | None = None  # of limits that are not in force
         self.recomputed_tokens = 0  # that it had to compute again after preemptions: those are not charged twice
 
     def adopt(self, policy: TenantPolicy | None, account: Account | None) -> None:
