@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 
 from engine.request import BeamParams, FinishReason, Priority
+from tests.engine.costs import set_costs
 from tests.engine.traffic import STOPS, TENANTS, Traffic, check_all_ended
 from tests.engine.world import World
 
@@ -33,8 +34,10 @@ class Machine(RuleBasedStateMachine):
         num_tokens=st.integers(16, 320),
         rows=st.integers(1, 8),
         budget=st.integers(1, 40),
+        num_slabs=st.sampled_from((0, 4, 30, 300)),
+        swapped=st.sampled_from((1.0, 0.5)),
     )
-    def start(self, num_tokens: int, rows: int, budget: int) -> None:
+    def start(self, num_tokens: int, rows: int, budget: int, num_slabs: int, swapped: float) -> None:
         """Choose a machine."""
         num_blocks = min(max(4, num_tokens // self.block_size), 60)  # an audit looks at each
         self.world = World(
@@ -45,9 +48,11 @@ class Machine(RuleBasedStateMachine):
             max_context=96,
             eos=STOPS,
             ahead=self.ahead,
+            num_slabs=num_slabs,
         )
+        set_costs(self.world, swapped)
         for tenant in TENANTS[:3]:  # the eel's policy may come later, or never
-            self.world.policy(tenant, blocks=num_blocks, soft=num_blocks // 4)
+            self.world.policy(tenant, blocks=num_blocks, soft=num_blocks // 4, slabs=num_slabs)
 
     @rule(
         tenant=st.sampled_from(TENANTS),
@@ -99,14 +104,18 @@ class Machine(RuleBasedStateMachine):
         tenant=st.sampled_from(TENANTS),
         blocks=st.integers(0, 60),
         soft=st.integers(0, 10),
+        slabs=st.integers(0, 60),
         max_running=st.integers(0, 5),
         weight=st.sampled_from((0.1, 1.0, 8.0)),
         then=THEN,
     )
-    def change_policy(self, tenant: str, blocks: int, soft: int, max_running: int, weight: float, then: int) -> None:
+    def change_policy(
+        self, tenant: str, blocks: int, soft: int, slabs: int, max_running: int, weight: float, then: int
+    ) -> None:
         """An operator moves a tenant's limits, up or down."""
         groups = ("group",) if blocks % 2 else ()
-        self.world.policy(tenant, blocks=blocks, soft=soft, max_running=max_running, weight=weight, share_groups=groups)
+        limits = {"blocks": blocks, "soft": soft, "slabs": slabs, "max_running": max_running}
+        self.world.policy(tenant, weight=weight, share_groups=groups, **limits)
         self._go_on(then)
 
     @rule(tenant=st.sampled_from(TENANTS), then=THEN)
@@ -185,7 +194,9 @@ def test_a_long_life(seed: int, ahead: bool) -> None:
 
     Forks, beams, share groups, moving limits and next turns, over a crowded pool that is never empty between.
     """
-    world = World(num_blocks=48, block_size=4, max_rows=12, budget=24, max_context=128, eos=STOPS, ahead=ahead)
+    world = World(
+        num_blocks=48, block_size=4, max_rows=12, budget=24, max_context=128, eos=STOPS, ahead=ahead, num_slabs=60
+    )
     Traffic(seed, world).run_steps(2500)
     ended = [world.requests[one] for one in world.requests if one in world.finished]
     assert any(request.n > 1 and request.beams is None for request in ended)
