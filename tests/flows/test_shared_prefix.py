@@ -17,7 +17,6 @@ import pytest
 import redis
 
 from tenants.contracts import PREFIXES_KEY, STATS_KEY, PrefixReading, ShareGroupUse, WorkerStats
-from tests.flows.test_policy_change import redis_url
 from tests.product import RunningProduct, wait_for
 
 pytestmark = pytest.mark.flow
@@ -34,7 +33,7 @@ class House:
         origin = product.serve["base_url"].removesuffix("/v1")
         headers = {"authorization": f"Bearer {product.serve['operator']['api_key']}"}
         self.http = httpx.Client(base_url=f"{origin}/api/v1", headers=headers, timeout=20)
-        self.store: redis.Redis[bytes] = redis.Redis.from_url(redis_url(product))
+        self.store: redis.Redis[bytes] = redis.Redis.from_url(product.redis_url())
         self._product = product
         self._num_registered = 0
         self._clients: list[openai.OpenAI] = []
