@@ -14,7 +14,20 @@ from bench.report import RESULTS
 from bench.trace import PATH as TRACE
 
 # What is measured, quietest needs first: after the kernels nothing depends on what came before.
-NAMES = ("kernels", "engine", "serving", "noisy", "gateway", "push", "prefix", "memory", "density", "eviction", "gpu")
+NAMES = (
+    "kernels",
+    "engine",
+    "serving",
+    "noisy",
+    "live_change",
+    "gateway",
+    "push",
+    "prefix",
+    "memory",
+    "density",
+    "eviction",
+    "gpu",
+)
 NEEDS_TRACE = ("density", "eviction")
 NO_GPU = 2  # exit status of bench.gpu
 

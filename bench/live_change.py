@@ -28,8 +28,8 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from bench.management import Operator
 from bench.neighbours import MINNOW_EVERY, WHALES, Watched, Words, percentile, watch
-from bench.operator import Operator
 from bench.peers.environment import PeerError
 from bench.peers.freezer import Freezer
 from bench.peers.servers import OurServer

@@ -23,8 +23,8 @@ from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 
+from bench.management import Operator
 from bench.neighbours import Watched, Words, percentile, watch
-from bench.operator import Operator
 from bench.peers.client import Endpoint, complete_all
 from bench.peers.environment import VLLM, PeerError, installed
 from bench.peers.freezer import Freezer
