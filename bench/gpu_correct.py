@@ -83,6 +83,9 @@ def checks(*, tiny: bool) -> Iterator[tuple[str, Check]]:
     if not tiny:
         yield "decode and chunks behind 2^31 elements", far
     yield "merge_partials", merge
+    for vocab in (4097,) if tiny else (49_152, 151_936):
+        yield f"sample, {vocab:,} tokens", draws(vocab)
+        yield f"top_k, logprobs, {vocab:,} tokens", best(vocab)
     yield "blocks", blocks
 
 
@@ -185,6 +188,34 @@ def merge(ops: Ops) -> float:
     lse[1, 0], parts[1, 0] = float("-inf"), float("nan")
     exact = (lse.double().softmax(0).unsqueeze(-1) * parts.double().nan_to_num()).sum(0)
     return off(ops.merge_partials(parts, lse), exact)
+
+
+def draws(vocab: int) -> Check:
+    """Return the check of `sample`: a row off is a tolerance, for a draw may fall where two sums round apart."""
+
+    def check(ops: Ops) -> float:
+        kinds = itertools.product((0.0, 0.3, 1.0, 5.0), (0, 1, 40), (1.0, 0.9, 0.1))
+        how = torch.tensor(list(kinds), dtype=torch.float64, device=ops.device)
+        how = torch.cat((how, torch.rand(len(how), 1, dtype=torch.float64, device=ops.device)), 1)
+        logits = (4 * _normal(ops, len(how), vocab)).contiguous()
+        return float((ops.sample(logits, how) != ReferenceOps(ops.device, ops.dtype).sample(logits, how)).sum())
+
+    return check
+
+
+def best(vocab: int) -> Check:
+    """Return the check of `argmax`, `top_k` and `logprobs`, ties included: logits are cut to eighths."""
+
+    def check(ops: Ops) -> float:
+        logits = ((32 * torch.randn(5, vocab, device=ops.device)).round() / 8).to(ops.dtype)
+        ranked = logits.double().sort(dim=-1, descending=True, stable=True)
+        values, tokens = ops.top_k(logits, 20)
+        if not torch.equal(tokens, ranked.indices[:, :20]) or not torch.equal(ops.argmax(logits), tokens[:, 0]):
+            return float("inf")
+        exact = logits.double().log_softmax(-1).gather(-1, tokens)
+        return worst(off(values, ranked.values[:, :20]), off(ops.logprobs(logits, tokens), exact))
+
+    return check
 
 
 def blocks(ops: Ops) -> float:
