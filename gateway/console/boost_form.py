@@ -84,7 +84,7 @@ class BoostForm(forms.Form):
     overcommit = forms.BooleanField(label="Guarantee more than fits", required=False)
 
     def __init__(self, data: Any = None, *, current: PolicyView) -> None:
-        super().__init__(data, initial={"lasts": "3600", "amount": 30, "unit": "minutes"})
+        super().__init__(data, auto_id="boost_%s", initial={"lasts": "3600", "amount": 30, "unit": "minutes"})
         for name in self.limits:
             self.fields[name].help_text = f"now {PolicyForm.written(name, getattr(current, name))}"
         self._current = current

@@ -24,6 +24,7 @@ class Trial:
     """One limit that may be put on trial."""
 
     field: BoundField
+    words: str  # what it is called
     in_force: str  # the limit's own value
     counted: ShadowReading | None  # None: it is not on trial
 
@@ -76,6 +77,7 @@ class PolicyEditor(LimitsEditor[PolicyView]):
         rows = [
             Trial(
                 field=form[TRIAL + name],
+                words=f"Trial of {PolicyForm.labels[name]}",
                 in_force=PolicyForm.written(name, getattr(self.current, name)),
                 counted=counted.get(name),
             )

@@ -10,8 +10,8 @@ const REFRESH_MS = 10_000;
 const SLOW_REFRESH_MS = 60_000;
 const FINE_SECONDS = 3600; // a longer range has no points that a fast refresh would bring
 const MARKS = [
-  { at: 0.9, words: "low watermark 90 %" },
   { at: 0.95, words: "" },
+  { at: 0.9, words: "watermarks, 90 and 95 % of the pool" },
 ];
 const MOST_TENANTS = 12; // lines of one chart: more cannot be told apart
 
@@ -130,7 +130,7 @@ export class Charts extends Island {
       const held = column(times, line.points, (point) => point.kv_bytes);
       return this.tenantLine(line.tenant, idleAsZero(held, heard));
     });
-    return { label: "Device KV by tenant", times, lines, figure: bytes };
+    return { label: "Device KV by tenant", times, lines, figure: bytes, binary: true };
   }
 
   private serviceSpec(answer: FairnessAnswer, pressure: PressureAnswer): ChartSpec {

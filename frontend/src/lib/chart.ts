@@ -26,8 +26,10 @@ export interface ChartSpec {
   marks?: readonly Mark[]; // levels drawn across
   top?: number; // of the scale; else what the lines need
   figure: (value: number) => Figure;
+  binary?: boolean; // gridlines at powers of two, as bytes want them
 }
 
+const POWERS_OF_TWO = Array.from({ length: 51 }, (_, power) => 2 ** power);
 const HEIGHT = 200;
 const LABEL_HEIGHT = 13;
 const MOST_LABELS = 10;
@@ -107,8 +109,8 @@ export class Chart {
       cursor: { sync: { key: SHARED_CURSOR }, drag: { x: false, y: false }, points: { size: 6 }, y: false },
       scales: { y: { range: (_, __, high) => [0, spec.top ?? Math.max(high * 1.08, 1e-9)] } },
       axes: [
-        { stroke: quiet, font, grid: { show: false }, ticks: { show: false }, space: 80, values: (_, splits, __, ___, step) => splits.map((at) => timeOf(at, step)) },
-        { stroke: quiet, font, grid, ticks: { show: false }, size: 64, space: 56, values: (_, splits) => splits.map((value) => inWords(spec.figure(value))) },
+        { stroke: quiet, font, grid: { show: false }, ticks: { show: false }, size: 28, space: 80, values: (_, splits, __, ___, step) => splits.map((at) => timeOf(at, step)) },
+        { stroke: quiet, font, grid, ticks: { show: false }, size: 64, space: 56, ...(spec.binary ? { incrs: POWERS_OF_TWO } : {}), values: (_, splits) => splits.map((value) => inWords(spec.figure(value))) },
       ],
       series: [{}, ...spec.lines.map((line) => this.series(line))],
       bands: spec.lines.flatMap((line, n) =>
@@ -137,6 +139,8 @@ export class Chart {
     ctx.strokeStyle = ctx.fillStyle = inkOf(this.host, "--warn");
     ctx.lineWidth = ratio;
     ctx.setLineDash([3 * ratio, 2 * ratio]);
+    ctx.textAlign = "left";
+    ctx.textBaseline = "alphabetic";
     ctx.font = `${11 * ratio}px ${getComputedStyle(this.host).fontFamily}`;
     for (const { at, words } of this.spec.marks ?? []) {
       const y = Math.round(plot.valToPos(at, "y", true));
@@ -144,7 +148,7 @@ export class Chart {
       ctx.moveTo(bbox.left, y);
       ctx.lineTo(bbox.left + bbox.width, y);
       ctx.stroke();
-      ctx.fillText(words, bbox.left + 4 * ratio, y - 3 * ratio);
+      ctx.fillText(words, bbox.left + 4 * ratio, y + 11 * ratio);
     }
     ctx.restore();
   };
@@ -165,6 +169,7 @@ export class Chart {
     ctx.save();
     ctx.font = `${12 * ratio}px ${getComputedStyle(this.host).fontFamily}`;
     ctx.textBaseline = "middle";
+    ctx.textAlign = "left";
     ends.forEach(({ line }, n) => {
       ctx.fillStyle = inkOf(this.host, line.ink);
       ctx.fillText(fitted(ctx, line.name, room), bbox.left + bbox.width + 8 * ratio, places[n] ?? 0);
