@@ -9,8 +9,9 @@ For memory there are three ways in, tried by whom they fit:
     borrowing    above it: blocks to be had must cover the prompt and the expected growth of all that runs
     protected    preempted three times: blocks to be had must cover all that it may ever need, which is then reserved
 
-Sequences are tried in the order of service. The first that has waited long for free blocks stakes a claim: what it
-needs is kept from the borrowers after it, or small requests could fill every gap for ever. Those before it go on.
+Sequences are tried in the order of service. The first that has waited long for free blocks, or has let others have more
+service than it will take itself, stakes a claim: what it needs is kept from the borrowers after it, or small requests
+could fill every gap for ever. Those before it go on.
 """
 
 from collections.abc import Iterable
@@ -18,7 +19,7 @@ from enum import Enum
 
 from engine.memory.manager import KVMemory
 from engine.request import FinishReason, RefusalCode
-from engine.scheduler.fairness import AGEING_SECONDS
+from engine.scheduler.fairness import AGEING_SECONDS, is_behind
 from engine.scheduler.offer import Offer, Offers, most_blocks, waits_to_fork
 from engine.scheduler.outputs import Refusal
 from engine.scheduler.pressure import (
@@ -200,13 +201,15 @@ class Admission:
         last_resort = is_protected(sequence) and self._offers.is_misfit(offer)
         if wanted <= self._memory.available(account, offer.match, last_resort=last_resort) - self._claimed:
             return True
-        if self._waits_long(sequence, now) and not self._claimed:
+        if not self._claimed and self._waits_long(sequence, now):
             self._claimed = max(0, wanted)
         return False
 
-    @staticmethod
-    def _waits_long(sequence: SequenceState, now: float) -> bool:
-        return sequence.admitted or now - sequence.request.arrived_at > AGEING_SECONDS
+    def _waits_long(self, sequence: SequenceState, now: float) -> bool:
+        """Say whether others have gone on for long enough while it waited, by the clock or by what they were served."""
+        if sequence.admitted or now - sequence.request.arrived_at > AGEING_SECONDS:
+            return True
+        return is_behind(sequence, self._roster.busy.values())
 
     def _wanted(self, sequence: SequenceState, offer: Offer) -> int:
         """Return the blocks that a borrower should find, with those that it shares.

@@ -65,7 +65,7 @@ class Scheduler:
         self._intake = Intake(self.roster, limits, eos_token_ids)
         self._admission = Admission(self.roster, limits, self._intake.shared)
         self.enforcement = Enforcement(self.roster, self._intake, blocks_a_plan=blocks_a_plan)
-        self._portions = Portions(self._admission)
+        self._portions = Portions(self._admission, self.roster.pressure)
         self._attempt = 0  # at a plan: what one attempt preempts does not come back in the same one
         self._planned: list[SequenceState] = []  # of the plan that is being made, in its order
         self._flights: list[Flight] = []  # not yet committed: two at most

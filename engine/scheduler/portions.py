@@ -3,7 +3,8 @@
 import heapq
 
 from engine.scheduler.admission import Admission, Verdict
-from engine.scheduler.fairness import effective_rank, first_waiting
+from engine.scheduler.fairness import eagerness, effective_rank, first_waiting, place
+from engine.scheduler.pressure_score import PressureGauge
 from engine.scheduler.sequence import SequenceState
 from engine.scheduler.tenant import Tenant
 
@@ -13,11 +14,13 @@ Prefills = dict[Tenant, list[SequenceState]]
 class Portions:
     """Gives out chunks, and starts what waits. Remembers nothing from one plan to the next."""
 
-    def __init__(self, admission: Admission) -> None:
+    def __init__(self, admission: Admission, pressure: PressureGauge) -> None:
         self._admission = admission
+        self._pressure = pressure
 
     def share(self, budget: int, prefills: Prefills, now: float) -> dict[SequenceState, int]:
-        """Share the budget out in prefill chunks: best class first, then the tenant that has had least service."""
+        """Share the budget out in prefill chunks: best class first, then by what its tenant has had (fairness.py)."""
+        eager = eagerness(self._pressure.score)
         chunks: dict[SequenceState, int] = {}
         blocked: set[Tenant] = set()
         heap: list[tuple[int, float, int, int, Tenant]] = []  # on a tie, what is sooner done goes first
@@ -26,7 +29,8 @@ class Portions:
             candidate = self._candidate(tenant, prefills, blocked, now)
             if candidate is not None:
                 rank = effective_rank(candidate, now)
-                heapq.heappush(heap, (rank, tenant.counter, candidate.remaining, candidate.number, tenant))
+                stands = place(candidate, eager, now)
+                heapq.heappush(heap, (rank, stands, candidate.remaining, candidate.number, tenant))
 
         for tenant in {*prefills, *self._admission.contenders()}:
             push(tenant)
