@@ -20,7 +20,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=None)
     options = parser.parse_args()
     end = time.monotonic() + options.seconds
-    num_steps = num_worlds = num_preemptions = num_evicted = 0
+    num_steps = num_worlds = num_preemptions = num_evicted = num_loaded = 0
     first = options.seed if options.seed is not None else random.SystemRandom().getrandbits(32)
     print(f"seeds from {first}", flush=True)
     seed = first
@@ -35,12 +35,13 @@ def main() -> int:
         num_worlds += 1
         num_preemptions += traffic.world.scheduler.roster.num_preemptions
         num_evicted += traffic.world.scheduler.memory.supply.num_evicted
+        num_loaded += traffic.world.scheduler.roster.swapping.counts.loaded_blocks
         seed += 1
         if options.seed is not None or time.monotonic() > end:
             break
     print(
         f"seeds {first} to {seed - 1}: {num_worlds} worlds, {num_steps} steps, {num_preemptions} preemptions,"
-        f" {num_evicted} cached blocks evicted, all exact and audited"
+        f" {num_evicted} cached blocks evicted, {num_loaded} loaded from host memory, all exact and audited"
     )
     return 0
 

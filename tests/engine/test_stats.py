@@ -6,6 +6,7 @@ from engine import ipc
 from engine.mailbox import FrameMailbox
 from engine.request import TenantId
 from engine.stats import ShareGroupUse, collect
+from tests.engine.costs import set_costs
 from tests.engine.world import BLOCK_BYTES, ShortOutputs, World
 
 PREFIX = [(7 * place) % 900 for place in range(18)]
@@ -122,3 +123,31 @@ def test_a_tenants_service_wait_and_losses_cross_the_link() -> None:
     assert whale.service == 2 * 38 + 2 * 2 * 8
     assert frame.pressure is not None
     assert 0.0 < frame.pressure.score < 1.0
+
+
+def test_host_memory_shows_what_was_moved_and_why() -> None:
+    """Slabs in use, bytes moved each way, and the decisions; the tenant's use is its own."""
+    world = set_costs(World(num_blocks=16, block_size=4, budget=64, num_slabs=20), 1.0)
+    world.policy("whale", blocks=16, slabs=12)
+    world.policy("minnow", blocks=16, slabs=12)
+    stats = collect(world.scheduler)
+    assert (stats.host_bytes_total, stats.host_bytes_used, stats.swapped_out_bytes) == (20 * BLOCK_BYTES, 0, 0)
+    request = world.submit("whale", 40, 12)
+    for _ in range(3):
+        world.step()
+    world.policy("whale", blocks=2, slabs=12)
+    while world.held("whale") or world.cached("whale") > 2:
+        world.step()
+    world.policy("whale", blocks=16, slabs=12)
+    while request not in world.finished:
+        world.step()
+    stats = collect(world.scheduler)
+    assert stats.host_bytes_used == stats.swapped_out_bytes == stats.swapped_in_bytes == 8 * BLOCK_BYTES
+    assert {use.tenant: use.host_bytes for use in stats.tenants} == {"whale": 8 * BLOCK_BYTES, "minnow": 0}
+    assert (stats.swaps.num_swapped, stats.swaps.num_recomputed) == (1, 0)
+    frame = collected(world)
+    assert (frame.host_bytes_total, frame.host_bytes_used) == (20 * BLOCK_BYTES, 8 * BLOCK_BYTES)
+    assert (frame.swapped_out_bytes, frame.swapped_in_bytes) == (8 * BLOCK_BYTES, 8 * BLOCK_BYTES)
+    assert {use.tenant: use.host_bytes for use in frame.tenants} == {"whale": 8 * BLOCK_BYTES, "minnow": 0}
+    world.submit("minnow", 4, 1)
+    assert stats.swaps == collect(world.scheduler).swaps, "what was collected stays as it was"
