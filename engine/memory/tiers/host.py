@@ -198,13 +198,15 @@ class HostTier:
             by: whose need it is.
             of: whose block it is.
         """
+        if not (self.wants(key) or block in self._loads):  # which is nearly always so
+            return
         slab = self._loads.pop(block, None)
         if slab is not None:  # not there yet: the slab has it, if it is not being given up
             self._loading.discard(slab)
             self._settle(slab)
             return
         account = self._accounts.get(of)
-        if account is None or key in self._blocks or not self.wants(key):
+        if account is None or key in self._blocks:
             return
         slab = self._find_slab(account)
         if slab is None:
