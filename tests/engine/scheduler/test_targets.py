@@ -15,7 +15,7 @@ from engine.scheduler.targets import (
 )
 from tests.engine.world import World
 
-OWN, TOKEN = 0.02, 0.0002  # seconds of a step, and of each token in it
+OWN, TOKEN = 0.015, 0.00015  # seconds of a step, and of each token in it
 BARE = OWN + TOKEN
 
 
