@@ -1,6 +1,7 @@
 """`python -m engine`: the worker. Settings come from the environment, see `engine.config`."""
 
 import asyncio
+import gc
 import os
 import sys
 
@@ -30,6 +31,7 @@ def _serve(config: EngineConfig) -> None:
         await Worker(config).run()
 
     configure_logs(config.worker_id)
+    gc.freeze()  # what is loaded stays: collections while tokens pass need not look at it
     with asyncio.Runner(loop_factory=loop_factory()) as runner:
         runner.run(serve())
 

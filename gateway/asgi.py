@@ -7,6 +7,7 @@ websocket  /v1/realtime                      gateway.realtime.consumers
 lifespan   starts and stops `gateway.web.Web`
 """
 
+import gc
 import os
 import uuid
 from pathlib import Path
@@ -93,3 +94,4 @@ def build() -> ASGIApp:
 
 
 application = build()
+gc.freeze()  # what is loaded stays: a collection that looks at all of it holds every stream up, for 50 ms
