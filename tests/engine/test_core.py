@@ -180,6 +180,30 @@ def test_serves_a_request_and_stops_on_a_frame(core: Core) -> None:
     assert events[-2:] == ["core_ready", "core_stopped"]
 
 
+def test_swaps_what_a_lowered_limit_takes(core: Core) -> None:
+    """By measured costs a request's blocks go to host memory and come back; its text is that of an undisturbed one."""
+    prompt = [1 + 7 * place % 300 for place in range(100)]
+    core.send(policy_frame(host_bytes=1 << 20))
+    core.send(submit_frame(2, prompt=prompt[::-1], max_tokens=400))
+    expected = core.output(2, lambda output: bool(output.finish_reason))
+    core.send(policy_frame(version=2, kv_hard_bytes=0, host_bytes=1 << 20))
+    core.receive(lambda frame: isinstance(frame, ipc.StatsFrame) and not frame.blocks_cached)
+    core.send(policy_frame(version=3, host_bytes=1 << 20))
+
+    core.send(submit_frame(3, prompt=prompt[::-1], max_tokens=400))
+    found = core.output(3, lambda output: len(output.token_ids) > 0)
+    core.send(policy_frame(version=4, kv_hard_bytes=0, host_bytes=1 << 20))
+    core.receive(lambda frame: isinstance(frame, ipc.StatsFrame) and frame.running == 0 and not frame.blocks_cached)
+    core.send(policy_frame(version=5, host_bytes=1 << 20))
+    found += core.output(3, lambda output: bool(output.finish_reason))
+    assert found[-1].num_preemptions == 1
+    assert [token for one in found for token in one.token_ids] == [token for one in expected for token in one.token_ids]
+    stats = core.of_type(ipc.StatsFrame)
+    assert isinstance(stats, ipc.StatsFrame)
+    assert stats.swapped_out_bytes == stats.swapped_in_bytes == stats.host_bytes_used > 0
+    assert stats.tenants[0].host_bytes == stats.host_bytes_used
+
+
 @pytest.mark.parametrize(
     ("overlap", "held_back", "ahead"),
     [("auto", False, False), ("auto", True, True), ("on", False, True), ("off", True, False)],
