@@ -67,7 +67,8 @@ class Offers:
         if match.part is not None and sequence.chain is not None:
             alone = not self._roster.running
             short = offer.num_new > self._memory.available(account, match, last_resort=self.is_misfit(offer) and alone)
-            if short or offer.used + account.reserved > account.hard:
+            is_one_too_many = offer.used == account.soft + 1 or offer.used + account.reserved > account.hard
+            if short or is_one_too_many:
                 offer.match = self._memory.lookup.without_part(match, sequence.chain)
         return offer
 
