@@ -58,8 +58,8 @@ def answer(task: Task, began: float) -> Report:
         story = read_story(Path(task.trace), since, MOST_BLOCKS)
     except TraceProblem as problem:
         return Report(problem=str(problem))
-    in_force = {policy.tenant: _policy(policy) for policy in task.tenants}
-    proposed = in_force | {policy.tenant: _policy(policy) for policy in task.proposed}
+    in_force = {policy.tenant: policy_of(policy) for policy in task.tenants}
+    proposed = in_force | {policy.tenant: policy_of(policy) for policy in task.proposed}
     size = story.machine.block_size
     rate, is_starved = _measure(story, task, list(in_force.values()))
     latest = began + task.patience_seconds
@@ -168,5 +168,6 @@ def _be_child(task: Callable[[], list[tuple[int, Outcome]]], sink: int, parent: 
         os._exit(status)
 
 
-def _policy(policy: PolicyTenant) -> TenantPolicy:
+def policy_of(policy: PolicyTenant) -> TenantPolicy:
+    """Return a policy as the scheduler takes it."""
     return msgspec.convert(policy, TenantPolicy, from_attributes=True)

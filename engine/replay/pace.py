@@ -46,7 +46,7 @@ class Pace:
         grain, (base, decode, context, token, pair) = self._grain, self._weights
         num_decodes = num_context = num_tokens = num_pairs = 0
         is_full = False  # a prompt goes on in the next step: this one took all the tokens that it could
-        ends: list[tuple[int, int, int]] = []  # sequence, chunk tokens and pairs up to its prompt's end
+        ends: list[tuple[int, int]] = []  # sequences that finish their prompt, and the chunk tokens up to its end
         for part in parts:
             count = len(part.token_ids)
             if count == 1 and part.position and part.sampling is not None:
@@ -58,17 +58,18 @@ class Pace:
             if part.sampling is None:
                 is_full = True
             else:
-                ends.append((part.sequence, num_tokens, num_pairs))
+                ends.append((part.sequence, num_tokens))
         each = base + decode * num_decodes + context * grain * num_context
         observed = each + token * num_tokens + pair * grain * num_pairs
         allowed = num_tokens if is_full else self._allowed(num_decodes, grain * num_context, target_seconds, num_tokens)
         num_steps = grain if num_decodes else -(-num_tokens * grain // allowed)
-        first_tokens = {
-            sequence: -(-tokens * grain // allowed) * each + grain * token * tokens + grain * grain * pair * pairs
-            for sequence, tokens, pairs in ends
-        }
-        seconds = num_steps * each + grain * token * num_tokens + grain * grain * pair * num_pairs
-        return CoarseStep(seconds, num_steps, observed, first_tokens)
+        prefill = grain * token * num_tokens + grain * grain * pair * num_pairs
+        first_tokens: dict[int, float] = {}
+        for sequence, until in ends:  # a sequence's first token comes with the end of the machine's step
+            steps = -(-until * grain // allowed)
+            done = min(1.0, steps * allowed / (grain * num_tokens))  # of all chunks, by then
+            first_tokens[sequence] = steps * each + done * prefill
+        return CoarseStep(num_steps * each + prefill, num_steps, observed, first_tokens)
 
     def _allowed(self, num_decodes: int, context: int, target_seconds: float, num_tokens: int) -> int:
         """Return the prefill tokens that one step of the machine takes, where a coarse one did not need them all."""

@@ -23,6 +23,7 @@ from engine.scheduler.sizing import size
 from engine.step import CacheShape, SequenceStep, StepPlan, StepResult
 
 _STOP = frozenset({END})
+_SAME_MOMENT = 1e-6  # seconds: as exact as unix time in a float is
 
 
 class Simulation:
@@ -52,7 +53,9 @@ class Simulation:
         self._next = 0  # of the parts to come
         self._leaving: list[tuple[float, int]] = []  # when clients give up, latest first
         self._granted: dict[int, int] = {}  # tokens of the model that each request may generate, by its number
-        self._waiting: dict[int, float] = {}  # requests without a first token, and the seconds that the grain adds
+        self._unheard: set[int] = set()  # requests without a first token
+        self._unstarted: set[int] = set()  # of them, those that have never run
+        self._grain_waits: dict[int, float] = {}  # seconds that only the grain adds to a request's wait
         self._last_step = (self.now, 0.0)  # when it began, seconds of one machine step in it
         self._pressure_seconds = 0.0
         self._tallies: dict[str, Tally] = {}
@@ -80,7 +83,17 @@ class Simulation:
 
     def outcome(self, names: Iterable[str] = ()) -> Outcome:
         """Return what came of it so far, for each tenant that has asked for anything and for those named."""
-        tenants = {name: self._figures(name) for name in {*self._tallies, *names}}
+        late: dict[str, list[float]] = {}  # waits for a first token that have not ended
+        for number in self._unheard:
+            call = self._parts[number].call
+            late.setdefault(call.tenant, []).append(self.now - call.at)
+        queued: dict[str, list[float]] = {}
+        for number in self._unstarted:
+            call = self._parts[number].call
+            queued.setdefault(call.tenant, []).append(self.now - call.at)
+        tenants = {
+            name: self._figures(name, late.get(name, []), queued.get(name, [])) for name in {*self._tallies, *names}
+        }
         asked = sum(figures.prompt_tokens for figures in tenants.values())
         cached = sum(figures.cached_tokens for figures in tenants.values())
         seconds = self.now - self._began
@@ -108,12 +121,13 @@ class Simulation:
 
     def _feed(self) -> None:
         """Submit what has come by now, and let go who has left."""
-        while self._next < len(self._parts) and self._parts[self._next].call.at <= self.now:
+        now = self.now + _SAME_MOMENT
+        while self._next < len(self._parts) and self._parts[self._next].call.at <= now:
             self._submit(self._next, self._parts[self._next])
             self._next += 1
         while self._leaving and self._leaving[-1][0] <= self.now:
             _, number = self._leaving.pop()
-            if number in self._waiting:
+            if number in self._unstarted:
                 self._scheduler.cancel([SequenceId(number)])
 
     def _submit(self, number: int, part: Part) -> None:
@@ -126,7 +140,9 @@ class Simulation:
         if granted is None:
             tally.num_refused += 1
             return
-        self._waiting[number] = self._grain_wait(call.at)
+        self._unheard.add(number)
+        self._unstarted.add(number)
+        self._grain_waits[number] = self._grain_wait(call.at)
         self._granted[number] = granted
         self._scheduler.submit(
             SequenceId(number),
@@ -192,10 +208,11 @@ class Simulation:
 
     def _note_first_tokens(self, first_tokens: dict[int, float], began: float) -> None:
         for number, seconds in first_tokens.items():
-            grain_wait = self._waiting.pop(number, None)
-            if grain_wait is not None:
+            if number in self._unheard:
+                self._unheard.remove(number)
                 call = self._parts[number].call
-                self._tallies[call.tenant].ttft.append(max(seconds, began + seconds - call.at - grain_wait))
+                waited = began + seconds - call.at - self._grain_waits[number]
+                self._tallies[call.tenant].ttft.append(max(seconds, waited))
 
     def _pass(self, seconds: float) -> None:
         self._pressure_seconds += self._scheduler.roster.pressure.score * seconds
@@ -207,15 +224,18 @@ class Simulation:
             if output.admitted_max_tokens:
                 call = self._parts[output.sequence].call
                 tally = self._tallies[call.tenant]
-                tally.queue.append(output.queue_seconds)
+                tally.queue.append(max(0.0, output.queue_seconds - self._grain_waits[output.sequence]))
+                self._unstarted.discard(output.sequence)
                 tally.prompt_tokens += call.num_prompt
                 tally.cached_tokens += min(output.cached_tokens * self._grain, call.num_prompt)
             if output.refusal is not None:
-                self._waiting.pop(output.sequence, None)
                 self._tallies[self._parts[output.sequence].call.tenant].num_refused += 1
             elif output.finish_reason is not None:
-                self._waiting.pop(output.sequence, None)
                 self._correct(output)
+            else:
+                continue
+            self._unheard.discard(output.sequence)
+            self._unstarted.discard(output.sequence)
 
     def _correct(self, output: RequestOutput) -> None:
         """Take off what coarse tokens make an output longer than it is."""
@@ -231,12 +251,14 @@ class Simulation:
 
     # ------------------------------------------------------------ what came of it
 
-    def _figures(self, name: str) -> Figures:
+    def _figures(self, name: str, late: list[float], queued: list[float]) -> Figures:
         tenant = self._scheduler.roster.tenants.get(TenantId(name))
         account = self._memory.accounts.get(TenantId(name))
         tally = self._tallies.get(name) or Tally()
         num_output = tally.output_tokens + (tenant.output_tokens * self._grain if tenant else 0)
         return tally.figures(
+            late=late,
+            queued=queued,
             output_tokens=max(0, num_output),
             num_preemptions=tenant.num_preemptions if tenant else 0,
             evicted_blocks=self._num_evicted(account.index) if account else 0,

@@ -21,13 +21,19 @@ class Tally:
     def figures(
         self,
         *,
+        late: list[float],
+        queued: list[float],
         output_tokens: int,
         num_preemptions: int,
         evicted_blocks: int,
         kv_peak_bytes: int,
         above_soft_seconds: float,
     ) -> Figures:
-        """Return the figures, with those that scheduler and memory have counted."""
+        """Return the figures, with those that scheduler and memory have counted.
+
+        `late` and `queued` are the waits for a first token, and for a start, that have not ended.
+        """
+        ttft = [*self.ttft, *late]
         return Figures(
             num_requests=self.num_requests,
             num_refused=self.num_refused,
@@ -38,9 +44,9 @@ class Tally:
             output_tokens=output_tokens,
             kv_peak_bytes=kv_peak_bytes,
             above_soft_seconds=above_soft_seconds,
-            ttft_p50_seconds=percentile(self.ttft, 0.50),
-            ttft_p99_seconds=percentile(self.ttft, 0.99),
-            queue_p99_seconds=percentile(self.queue, 0.99),
+            ttft_p50_seconds=percentile(ttft, 0.50),
+            ttft_p99_seconds=percentile(ttft, 0.99),
+            queue_p99_seconds=percentile([*self.queue, *queued], 0.99),
         )
 
 
