@@ -190,10 +190,16 @@ def test_swaps_what_a_lowered_limit_takes(core: Core) -> None:
     core.receive(lambda frame: isinstance(frame, ipc.StatsFrame) and not frame.blocks_cached)
     core.send(policy_frame(version=3, host_bytes=1 << 20))
 
+    found: list[ipc.Output] = []
+
+    def is_aside(frame: ipc.ToFront) -> bool:
+        found.extend(frame.outputs if isinstance(frame, ipc.StepFrame) else ())
+        return isinstance(frame, ipc.StatsFrame) and frame.running == 0 and not frame.blocks_cached and bool(found)
+
     core.send(submit_frame(3, prompt=prompt[::-1], max_tokens=400))
-    found = core.output(3, lambda output: len(output.token_ids) > 0)
+    found += core.output(3, lambda output: len(output.token_ids) > 0)
     core.send(policy_frame(version=4, kv_hard_bytes=0, host_bytes=1 << 20))
-    core.receive(lambda frame: isinstance(frame, ipc.StatsFrame) and frame.running == 0 and not frame.blocks_cached)
+    core.receive(is_aside)
     core.send(policy_frame(version=5, host_bytes=1 << 20))
     found += core.output(3, lambda output: bool(output.finish_reason))
     assert found[-1].num_preemptions == 1
