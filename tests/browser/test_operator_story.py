@@ -57,7 +57,7 @@ def test_hard_limit_is_lowered_and_acked(console: Watched) -> None:
     expect(page.locator("#effect")).to_contain_text(re.compile(r"Hard limit\s+256 MiB →\s*to\s*192 MiB"))
     expect(page.get_by_role("button", name="Lower hard limit to 192 MiB")).to_be_enabled()
     set_hard(console, "192")
-    expect(page.locator("#editor .stages .step.done")).to_have_count(3)
+    expect(page.locator("#editor .stages .step.done")).to_have_count(4)
     console.go("/operator/tenants/")
     row = page.get_by_role("row").filter(has_text="Whale")
     expect(row.get_by_role("img", name=re.compile("hard limit 192 MiB"))).to_be_visible()

@@ -11,17 +11,18 @@ const SETTLE_MS = 300;
  */
 export class PolicyWatch extends Island {
   private newest = 0;
+  private isOwn = false; // this page wrote the newest version: an open question about an older one is answered
   private timer: number | undefined;
 
   override connect(): void {
     document.body.addEventListener("live:hint", this.onHint);
-    document.body.addEventListener("live:refetch", this.onSaved);
+    document.body.addEventListener("live:refetch", this.onRefetch);
     document.body.addEventListener("limits:saved", this.onSaved);
   }
 
   override disconnect(): void {
     document.body.removeEventListener("live:hint", this.onHint);
-    document.body.removeEventListener("live:refetch", this.onSaved);
+    document.body.removeEventListener("live:refetch", this.onRefetch);
     document.body.removeEventListener("limits:saved", this.onSaved);
     window.clearTimeout(this.timer);
   }
@@ -33,9 +34,16 @@ export class PolicyWatch extends Island {
     this.later();
   };
 
+  /** Hints were missed: any part may be old. */
+  private readonly onRefetch = (): void => {
+    this.newest = Infinity;
+    this.later();
+  };
+
   /** This page has written a new version itself: the part that shows the newest one knows which. */
   private readonly onSaved = (): void => {
     for (const part of this.parts()) this.newest = Math.max(this.newest, Number(part.dataset.version));
+    this.isOwn = true;
     this.later();
   };
 
@@ -50,11 +58,13 @@ export class PolicyWatch extends Island {
   private follow(): void {
     for (const part of this.parts()) {
       if (Number(part.dataset.version) >= this.newest) continue;
-      const busy = part.dataset.follows === "idle" ? part.querySelector("[data-keep]") !== null : isTouched(part);
+      const busy = part.dataset.follows === "idle" ? !this.isOwn && part.querySelector("[data-keep]") !== null : isTouched(part);
       if (busy) continue;
       const asker = part.id === "editor" ? this.part("editor") : part;
       asker.dispatchEvent(new CustomEvent("follow:ask"));
     }
+    this.isOwn = false;
+    if (this.newest === Infinity) this.newest = 0;
   }
 
   private parts(): HTMLElement[] {
