@@ -4,8 +4,9 @@ With the weights w of step_time.py and s, the tokens that the chunk's prompt has
 
     w0 + w1 · decodes + w2 · context + w3 · n + w4 · (n · s + n · (n + 1) / 2)  ≤  target / (1 + 2 · spread)
 
-The right side keeps a distance that grows with how badly the model has predicted lately. The result stays within
-[minimum, maximum]: a prefill always makes some progress, whatever the target. Without a target the maximum is free.
+The right side keeps a distance that grows with how badly the model has predicted lately, up to half the target: steps
+that scatter even more are somebody else's doing, and smaller chunks would not make them any better. The result stays
+within [minimum, maximum]: a prefill always makes some progress, whatever the target. Without one the maximum is free.
 """
 
 import math
@@ -13,6 +14,7 @@ import math
 from engine.scheduler.step_time import StepTimeModel, StepWork
 
 _CAUTION = 2.0  # of the mean relative error
+_MOST_SPREAD = 0.5
 
 
 class ChunkBudget:
@@ -44,7 +46,7 @@ class ChunkBudget:
         if not 0.0 < target_seconds < math.inf or not self.model.num_observed:
             return self.maximum
         base = self.model.predict(StepWork(num_decodes, context_tokens))
-        room = target_seconds / (1.0 + _CAUTION * self.model.spread) - base
+        room = target_seconds / (1.0 + _CAUTION * min(self.model.spread, _MOST_SPREAD)) - base
         if room <= 0.0:
             return self.minimum
         _, _, _, token, pair = self.model.weights

@@ -100,6 +100,20 @@ def test_noise_widens_the_distance_to_the_target() -> None:
     assert run.mean_use() > 0.5
 
 
+def test_a_machine_out_of_control_still_computes_prompts() -> None:
+    """Where others' work makes steps scatter wildly, at most half of the target is left unused."""
+    run = Run(MACHINES["cpu"])
+    run.steps(300)
+    target = run.machine.target()
+    for _ in range(60):
+        run.steps(5, slowdown=run.random.choice((0.2, 5.0)))
+    model = run.budget.model
+    assert model.spread > 0.5
+    tokens = run.budget.tokens(64, 64_000, target)
+    assert MINIMUM < tokens < MAXIMUM
+    assert model.predict(StepWork(64, 64_000, tokens + 1, chunk_pairs(0, tokens + 1))) > 0.99 * target / 2
+
+
 def test_a_machine_that_becomes_slower_is_followed() -> None:
     """When all steps take three times as long from now on, the budget fits again after 200 steps."""
     run = Run(MACHINES["cpu"])
