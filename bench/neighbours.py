@@ -83,13 +83,13 @@ class Whale:
         self.tired = False
         self._endpoint = endpoint
         self._words = words
-        self._answers: list[Answer] = []
+        self.answers: list[Answer] = []
 
     async def swim(self) -> None:
         """Ask one after the other."""
         while not self.tired:
             prompt = self._words.take(WHALE_WORDS)
-            self._answers.append(await complete(self._endpoint, prompt, max_tokens=WHALE_TOKENS))
+            self.answers.append(await complete(self._endpoint, prompt, max_tokens=WHALE_TOKENS))
             self.answered.set()
 
     def tokens(self, start: float, end: float) -> float:
@@ -98,7 +98,7 @@ class Whale:
             (one.prompt_tokens + one.num_tokens)
             * max(0.0, min(end, one.ended) - max(start, one.began))
             / (one.ended - one.began)
-            for one in self._answers
+            for one in self.answers
         )
 
 

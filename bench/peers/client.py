@@ -86,7 +86,7 @@ async def complete(endpoint: Endpoint, prompt: str, *, max_tokens: int) -> Answe
         ended=ended,
         num_tokens=num_tokens,
         prompt_tokens=prompt_tokens,
-        text_times=tuple(_text_times(bytes(body), content, reads)),
+        text_times=tuple(text_times_of(bytes(body), content, reads)),
     )
 
 
@@ -140,7 +140,7 @@ def _count(content: bytes, max_tokens: int) -> tuple[int, int]:
     return num_tokens, int(usage.get("prompt_tokens", 0))
 
 
-def _text_times(body: bytes, content: bytes, reads: Sequence[tuple[int, float]]) -> Iterator[float]:
+def text_times_of(body: bytes, content: bytes, reads: Sequence[tuple[int, float]]) -> Iterator[float]:
     """Yield when each event with text in it came: `reads` has the offset of every piece of the body, and its time."""
     marks = (found.start() for found in re.finditer(rb"data: \{", body))  # chunked or not, in the order of the events
     for event, mark in zip(_events(content), marks, strict=True):
