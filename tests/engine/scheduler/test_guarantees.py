@@ -12,8 +12,8 @@ from tests.engine.guarded import GuardedWorld
 from tests.engine.traffic import STOPS, TENANTS, check_all_ended
 from tests.engine.world import ShortOutputs
 
-NUM_BLOCKS = 64
-MOST_SOFT = 8  # of a tenant and of the group: with those of all others in full use, each request still fits
+NUM_BLOCKS = 48
+MOST_SOFT = 6  # of a tenant and of the group: with those of all others in full use, each request still fits
 STEMS = ([], [(7 * place) % 800 + 100 for place in range(14)], [(11 * place) % 800 + 100 for place in range(9)])
 NUM_STEPS = 5000  # at least, in each way
 
@@ -50,6 +50,7 @@ class Machine(RuleBasedStateMachine):
         stem=st.sampled_from((0, 0, 0, 1, 2)),
         n=st.sampled_from((1, 1, 1, 2)),
         width=st.sampled_from((0, 0, 0, 0, 2)),
+        count=st.sampled_from((1, 2, 4)),
         then=st.integers(0, 3),
     )
     def submit(
@@ -61,18 +62,20 @@ class Machine(RuleBasedStateMachine):
         stem: int,
         n: int,
         width: int,
+        count: int,
         then: int,
     ) -> None:
-        """A request arrives, perhaps with the beginning of others."""
+        """Requests arrive, perhaps with the beginning of others."""
         tokens = [*STEMS[stem], *range(prompt % 9)] if stem else prompt
         max_tokens = min(max_tokens, 4) if width else max_tokens
         beams = BeamParams(width=width) if width else None
-        self.world.submit(tenant, tokens, max_tokens, priority=priority, n=n, beams=beams)
+        for _ in range(count):
+            self.world.submit(tenant, tokens, max_tokens, priority=priority, n=n, beams=beams)
         self._go_on(then)
 
     @rule(
         tenant=st.sampled_from(TENANTS),
-        blocks=st.sampled_from((NUM_BLOCKS, 40, 24, 12, 0)),
+        blocks=st.sampled_from((NUM_BLOCKS, NUM_BLOCKS, 24, 12, 0)),
         soft=st.integers(0, MOST_SOFT),
         max_running=st.sampled_from((12, 12, 2, 0)),
         weight=st.sampled_from((0.1, 1.0, 8.0)),
@@ -134,6 +137,6 @@ def test_what_is_guaranteed_is_there_at_once_and_stays(ahead: bool) -> None:
                 phases=(Phase.explicit, Phase.reuse, Phase.generate),  # shrinking takes longer than a test may
             ),
         )
-    assert sum(world.num_entitled for world in worlds) > 50
-    assert sum(world.num_decodes for world in worlds) > (20 if ahead else 300)
-    assert sum(world.scheduler.roster.num_preemptions for world in worlds) > 200
+    assert sum(world.num_entitled for world in worlds) > 30
+    assert ahead or sum(world.num_decodes for world in worlds) > 30
+    assert sum(world.scheduler.roster.num_preemptions for world in worlds) > 50
