@@ -55,7 +55,7 @@ def go_back(page: Page, version: str) -> None:
 
 
 def replay(page: Page) -> None:
-    """Wait for the answer of the replay that the changed form has asked for; ask again while the machine is too busy."""
+    """Wait for the replay that the changed form has asked for; ask again while the machine is too busy."""
     deadline = time.monotonic() + 3 * PATIENCE_MS / 1000
     told = page.locator("#preview:not(.htmx-request)")
     expect(told).to_contain_text(ANSWERED, timeout=PATIENCE_MS)

@@ -9,7 +9,7 @@ from django.utils import timezone
 
 from gateway.console.policy_form import PolicyForm
 from tenants import selectors
-from tenants.contracts import Actor, PolicyView, ShareGroupView, TenantView
+from tenants.contracts import Actor, PolicyView, ShadowLimits, ShareGroupView, TenantView
 from tenants.models import AuditEvent, PolicyVersion, User
 from tenants.services.policy import set_policy
 from tenants.services.tenants import create_tenant
@@ -219,3 +219,73 @@ def test_guarantees_count_share_groups(
 def test_unknown_tenant(console: Client) -> None:
     """A slug that names nobody is a 404."""
     assert console.get("/operator/tenants/nobody/policy/").status_code == 404
+
+
+def test_overcommit_is_asked_for_and_taken(console: Client, tenant: TenantView, worker: str) -> None:
+    """With the flag a guarantee beyond the room is ready to apply, says what is left of it, and is saved."""
+    wanted = form(current(tenant), kv_soft_bytes="2048", kv_hard_bytes="2048") | {"overcommit": "on"}
+    effect = console.post(f"{PAGE}effect/", wanted).content.decode()
+    assert "every guarantee keeps 50 %" in effect
+    assert "disabled" not in effect
+    assert console.post(PAGE, wanted).status_code == 200
+    assert current(tenant).kv_soft_bytes == 2 << 30
+
+
+def test_tiers_are_limited(console: Client, tenant: TenantView) -> None:
+    """The ceilings of host memory and disk are edited like any other limit."""
+    wanted = form(current(tenant), host_bytes="512", disk_bytes="4096")
+    effect = console.post(f"{PAGE}effect/", wanted).content.decode()
+    assert "Host memory" in effect
+    assert console.post(PAGE, wanted).status_code == 200
+    assert (current(tenant).host_bytes, current(tenant).disk_bytes) == (512 << 20, 4 << 30)
+
+
+@pytest.mark.parametrize(
+    ("fields", "action", "shadow"),
+    [
+        ({"trial_rpm": "60"}, "Try requests a minute of 60", ShadowLimits(rpm=60)),
+        ({"trial_kv_hard_bytes": "64"}, "Try hard limit of 64 MiB", ShadowLimits(kv_hard_bytes=64 << 20)),
+        ({"trial_max_queued": "0"}, "Try waiting requests of 0", ShadowLimits(max_queued=0)),
+        ({"trial_rpm": "60", "trial_tpm": "1"}, "Change 2 trials", ShadowLimits(rpm=60, tpm=1)),
+    ],
+)
+def test_limits_are_put_on_trial(
+    fields: dict[str, str], action: str, shadow: ShadowLimits, console: Client, tenant: TenantView
+) -> None:
+    """A value on trial is saved as such, told by its own name, and emptied ends it."""
+    wanted = form(current(tenant), **fields)
+    assert action in console.post(f"{PAGE}effect/", wanted).content.decode()
+    page = console.post(PAGE, wanted).content.decode()
+    assert current(tenant).shadow == shadow
+    assert "on trial" in page
+    emptied = form(current(tenant), **dict.fromkeys(fields, ""))
+    assert console.post(PAGE, emptied).status_code == 200
+    assert current(tenant).shadow == ShadowLimits()
+
+
+@pytest.mark.parametrize("fields", [{"trial_rpm": "0"}, {"trial_kv_hard_bytes": "0"}, {"trial_max_running": "many"}])
+def test_bad_trial_changes_nothing(fields: dict[str, str], console: Client, tenant: TenantView) -> None:
+    """A value that no limit could have is refused in its place, with the fold open."""
+    before = current(tenant)
+    answer = console.post(PAGE, form(before, **fields))
+    assert answer.status_code == 422
+    assert '<details class="fold" open>' in answer.content.decode()
+    assert current(tenant) == before
+
+
+def test_conflict_keeps_both_trials(console: Client, tenant: TenantView) -> None:
+    """A trial that another operator began stands beside one's own."""
+    stale = current(tenant)
+    set_policy(tenant_id=tenant.id, expected_version=stale.version, changes={"shadow": {"tpm": 9}}, actor=ACTOR)
+    answer = console.post(PAGE, form(stale, max_running="4"))
+    page = " ".join(answer.content.decode().split())
+    assert answer.status_code == 409
+    assert "Trial of tokens a minute: none → <strong>9</strong>" in page
+    assert 'name="trial_tpm" value="9"' in page
+
+
+def test_part_of_the_page(console: Client, tenant: TenantView) -> None:
+    """The editor alone is fetched anew when somebody else has changed the policy."""
+    page = console.get(PAGE, {"part": "editor"}).content.decode()
+    assert 'id="editor"' in page
+    assert "<html" not in page

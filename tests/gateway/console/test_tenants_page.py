@@ -1,23 +1,33 @@
 """The operator's tenants."""
 
 from collections.abc import Callable
+from datetime import timedelta
 
 import msgspec
 import pytest
 import redis
 from django.conf import settings
 from django.test import Client
+from django.utils import timezone
 
+from tenants import selectors
 from tenants.console import readings
 from tenants.contracts import STATS_KEY, Actor, TenantUse, TenantView, WorkerStats
 from tenants.models import User
+from tenants.services.boosts import start_boost
+from tenants.services.policy import set_policy
 from tenants.services.workers import set_draining
+from tests.gateway.console.conftest import ACTOR
 
 OPERATOR_PAGES = [
     "/operator/tenants/",
     "/operator/tenants/fleet/",
     "/operator/tenants/acme/policy/",
     "/operator/tenants/acme/policy/acks/1/",
+    "/operator/tenants/acme/policy/history/",
+    "/operator/tenants/acme/policy/revert/1/",
+    "/operator/tenants/acme/policy/boost/",
+    "/operator/tenants/acme/policy/boost/new/",
 ]
 
 
@@ -107,10 +117,46 @@ def test_nothing_yet(operator: User, signed_in: Callable[[User], Client]) -> Non
     assert "no worker is up" in page
 
 
-@pytest.mark.parametrize("sort", ["tenant", "use", "running", "rate", "nonsense", "<script>"])
+@pytest.mark.parametrize(
+    "sort", ["tenant", "use", "borrowed", "host", "running", "waiting", "rate", "above", "nonsense", "<script>"]
+)
 def test_sorts(sort: str, operator: User, tenant: TenantView, signed_in: Callable[[User], Client]) -> None:
     """Each order has a URL; an unknown one is the order by name, and comes back nowhere."""
     answer = signed_in(operator).get("/operator/tenants/", {"sort": sort})
     assert answer.status_code == 200
     assert "<script>alert" not in answer.content.decode()
-    assert ('aria-sort="ascending"' in answer.content.decode()) == (sort not in ("use", "running", "rate"))
+    assert ('aria-sort="ascending"' in answer.content.decode()) == (sort in ("tenant", "nonsense", "<script>"))
+
+
+def test_worker_is_drained_and_taken_back(operator: User, worker: str, signed_in: Callable[[User], Client]) -> None:
+    """One button lets a worker drain, the next lets it take requests again; the panel comes back either way."""
+    client, url = signed_in(operator), f"/operator/workers/{worker}/drain/"
+    assert "Take requests again" in client.post(url, {"draining": "on"}).content.decode()
+    assert [one.draining for one in selectors.live_workers()] == [True]
+    assert "takes requests" in client.post(url).content.decode()
+    assert [one.draining for one in selectors.live_workers()] == [False]
+    assert client.post("/operator/workers/nobody/drain/").status_code == 404
+
+
+def test_boosts_and_trials_are_marked(operator: User, tenant: TenantView, signed_in: Callable[[User], Client]) -> None:
+    """A tenant with other limits for a time, or with limits on trial, says so in its row."""
+    client = signed_in(operator)
+    page = client.get("/operator/tenants/").content.decode()
+    assert "boost" not in page
+    assert "◌ trial" not in page
+    policy = selectors.policy(tenant.id)
+    assert policy is not None
+    saved = set_policy(
+        tenant_id=tenant.id, expected_version=policy.version, changes={"shadow": {"rpm": 1}}, actor=ACTOR
+    )
+    start_boost(
+        tenant_id=tenant.id,
+        expected_version=saved.version,
+        changes={"max_running": 64},
+        ends_at=timezone.now() + timedelta(hours=1),
+        reason="A launch",
+        actor=ACTOR,
+    )
+    page = client.get("/operator/tenants/").content.decode()
+    assert "▲ boost" in page
+    assert "◌ trial" in page
