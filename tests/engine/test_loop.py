@@ -2,6 +2,7 @@
 
 from collections import deque
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
 import pytest
 
@@ -57,9 +58,9 @@ class Box:
         self.counters.append(stats)
 
 
-def make_loop(*, ahead: bool = False) -> tuple[World, Box, EngineLoop]:
+def make_loop(*, ahead: bool = False, **options: int) -> tuple[World, Box, EngineLoop]:
     """Return a loop over the fake runner."""
-    world = World(ahead=ahead)
+    world = World(ahead=ahead, **options)
     box = Box(world)
     return world, box, EngineLoop(world.scheduler, world.runner, box, ahead=ahead, clock=lambda: world.now)
 
@@ -317,3 +318,43 @@ def test_refusals_do_not_wait_for_a_step() -> None:
     loop.step()
     assert diary.notes == [("launch", 1)]
     assert [output.sequence for _, outputs in box.sent for output in outputs] == [2]
+
+
+@pytest.mark.parametrize("ahead", [False, True])
+def test_a_policy_settles_after_it_was_applied(ahead: bool) -> None:
+    """At once where nobody is above a limit, and each version once; with the overage and a time where somebody is."""
+    world, box, loop = make_loop(ahead=ahead)
+    box.inbox += [[policy()], [submit(1, max_tokens=20, prompt=20)], [], []]
+    for _ in range(4):
+        loop.step()
+    assert (box.applies[0].over_bytes, box.applies[0].settle_seconds) == (0, 0.0)
+    account = world.scheduler.memory.accounts.get(MINNOW)
+    assert account is not None
+    over_bytes = (account.blocks - 4) * 100
+    box.inbox.append([policy(version=2, hard=400)])
+    loop.step()
+    assert box.applies[1].over_bytes == over_bytes > 0
+    assert box.applies[1].settle_seconds > 0
+    assert box.settles == [(1, 3), (2, 3)]
+    box.inbox.append([policy(version=2, hard=400)])
+    loop.step()
+    assert [one.version for one in box.applies] == [1, 2, 2]
+    assert box.settles == [(1, 3), (2, 3)]
+
+
+@pytest.mark.parametrize("ahead", [False, True])
+def test_an_idle_loop_does_not_sleep_over_what_is_to_be_given_back(ahead: bool) -> None:
+    """With nothing to run, a large cache goes bit by bit without a pause, and then it says so."""
+    world, box, loop = make_loop(ahead=ahead, blocks_a_plan=2)
+    request = replace(submit(1, max_tokens=20, prompt=20).request, namespace=b"secret")
+    box.inbox += [[policy()], [Submit(SequenceId(1), request)]]
+    for _ in range(30):
+        loop.step()
+    assert world.cached("minnow") > 6
+    num_naps = len(box.patience)
+    box.inbox.append([policy(version=2, hard=0)])
+    for _ in range(5):
+        loop.step()
+    assert world.cached("minnow") == 0
+    assert box.settles == [(1, 3), (2, 3)]
+    assert not any(box.patience[num_naps + 1 :])  # the first one found the policy

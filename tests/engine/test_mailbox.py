@@ -2,12 +2,14 @@
 
 import time
 from collections.abc import Iterator
+from typing import Any
 
+import msgspec
 import pytest
 import zmq
 
 from engine import ipc
-from engine.loop import Cancel, Submit
+from engine.loop import Applied, Cancel, Submit
 from engine.mailbox import FrameMailbox
 from engine.policy import PolicyUpdate
 from engine.request import BeamParams, FinishReason, Priority, RefusalCode, SequenceId
@@ -114,3 +116,31 @@ def test_writes_a_steps_outputs_in_one_frame(sockets: Sockets) -> None:
     assert (end.finish_reason, end.message) == ("length", "deadline")
     assert beams == ipc.Output(handle=4, token_ids=[6, 7], logprobs=[-0.5, -1.5], unseen_tokens=4, score=-1.0)
     assert (refused.refusal_code, refused.message, refused.field) == ("kv_limit", "too large", "max_tokens")
+
+
+def test_says_what_was_applied_and_what_has_settled(sockets: Sockets) -> None:
+    """Each with its time in unix seconds."""
+    front, core = sockets
+    mailbox = FrameMailbox(core)
+    mailbox.applied(Applied(version=7, epoch=2, step=9, over_bytes=4096, settle_seconds=0.5))
+    mailbox.settled(7, 2)
+    applied, settled = (ipc.decode_to_front(front.recv()) for _ in range(2))
+    assert isinstance(applied, ipc.AppliedFrame)
+    assert isinstance(settled, ipc.SettledFrame)
+    told = (applied.version, applied.epoch, applied.step, applied.over_bytes, applied.settle_seconds)
+    assert told == (7, 2, 9, 4096, 0.5)
+    assert (settled.version, settled.epoch) == (7, 2)
+    assert time.time() - 60 < applied.at <= settled.at <= time.time()
+
+
+@pytest.mark.parametrize("wrong", [{"host_bytes": -1}, {"shadow": ipc.ShadowLimits(max_running=-1)}])
+def test_a_policy_with_a_limit_below_zero_is_left(sockets: Sockets, wrong: dict[str, Any]) -> None:
+    """Whichever limit it is; the next frame is read."""
+    front, core = sockets
+    frame = policy_frame(version=4)
+    tenant = msgspec.structs.replace(frame.tenants[0], **wrong)
+    front.send(ipc.encode(msgspec.structs.replace(frame, tenants=[tenant])))
+    front.send(ipc.encode(policy_frame(version=5)))
+    (policy,) = FrameMailbox(core).receive(5.0)
+    assert isinstance(policy, PolicyUpdate)
+    assert policy.version == 5
