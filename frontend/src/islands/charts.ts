@@ -81,7 +81,7 @@ export class Charts extends Island {
 
   private draw(pressure: PressureAnswer, tenants: TenantsAnswer, fairness: FairnessAnswer): void {
     this.show("pressure", pressure.workers.length > 0, pressureSpecs(pressure));
-    this.show("use", tenants.tenants.length > 0, [this.useSpec(tenants, pressure)]);
+    this.show("use", tenants.tenants.length > 0, [this.useSpec(tenants)]);
     this.show("fairness", fairness.tenants.length > 0, [this.serviceSpec(fairness, pressure), jainSpec(fairness)]);
     const index = this.part("jain");
     index.textContent = fairness.jain === null ? "–" : fairness.jain.toFixed(3);
@@ -123,13 +123,15 @@ export class Charts extends Island {
     }
   }
 
-  private useSpec(answer: TenantsAnswer, pressure: PressureAnswer): ChartSpec {
+  /** An idle tenant may hold what it has cached, of which there is no record: a gap, not zero. */
+  private useSpec(answer: TenantsAnswer): ChartSpec {
     const times = grid(answer);
-    const heard = heardIn(times, pressure);
-    const lines = answer.tenants.slice(0, MOST_TENANTS).map((line) => {
-      const held = column(times, line.points, (point) => point.kv_bytes);
-      return this.tenantLine(line.tenant, idleAsZero(held, heard));
-    });
+    const lines = answer.tenants.slice(0, MOST_TENANTS).map((line) =>
+      this.tenantLine(
+        line.tenant,
+        column(times, line.points, (point) => point.kv_bytes),
+      ),
+    );
     return { label: "Device KV by tenant", times, lines, figure: bytes, binary: true };
   }
 

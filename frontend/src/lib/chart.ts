@@ -109,7 +109,7 @@ export class Chart {
       cursor: { sync: { key: SHARED_CURSOR }, drag: { x: false, y: false }, points: { size: 6 }, y: false },
       scales: { y: { range: (_, __, high) => [0, spec.top ?? Math.max(high * 1.08, 1e-9)] } },
       axes: [
-        { stroke: quiet, font, grid: { show: false }, ticks: { show: false }, size: 28, space: 80, values: (_, splits, __, ___, step) => splits.map((at) => timeOf(at, step)) },
+        { stroke: quiet, font, grid: { show: false }, ticks: { show: false }, size: 28, space: narrow ? 56 : 80, values: (_, splits, __, ___, step) => splits.map((at) => timeOf(at, step)) },
         { stroke: quiet, font, grid, ticks: { show: false }, size: 64, space: 56, ...(spec.binary ? { incrs: POWERS_OF_TWO } : {}), values: (_, splits) => splits.map((value) => inWords(spec.figure(value))) },
       ],
       series: [{}, ...spec.lines.map((line) => this.series(line))],
