@@ -24,7 +24,7 @@ def plan(num_stores: int, num_loads: int) -> StepPlan:
 
 
 def test_a_rate_follows_what_was_copied() -> None:
-    """The guess is soon forgotten; later copies count for more than earlier ones, and large ones for more than small."""
+    """The guess is soon forgotten; later copies count for more than earlier ones, large ones for more than small."""
     rate = CopyRate()
     assert rate.bytes_per_second == START_RATE
     for _ in range(40):
