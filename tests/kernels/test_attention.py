@@ -124,6 +124,30 @@ def test_large_scores(ops: Ops) -> None:
     )
 
 
+@pytest.mark.parametrize("scale", [1e4, 1e7, 1e10, 1e20, 1e30])
+def test_enormous_scores(ops: Ops, scale: float) -> None:
+    """Scores whose rounding errors alone are more than an exponential can hold end in the best key, and end at all."""
+    form = AttentionForm(scale)
+    case = make_case(ops, Heads(4, 2, 64), [(1, 90), (1, 700), (4, 50), (40, 300)], block_size=16)
+    assert_close(ops.paged_attention(case.query, case.pages, case.batch, form), exact_attention(case, form))
+
+
+@pytest.mark.parametrize("value", [torch.inf, -torch.inf])
+def test_infinite_keys(ops: Ops, value: float) -> None:
+    """A key of infinity makes a row NaN, as in the formula, or counts nothing; no other sequence sees it."""
+    heads = Heads(2, 1, 64)
+    case = make_case(ops, heads, [(1, 90), (1, 90)], block_size=16)
+    slot = case.batch.block_table[case.batch.rows[0], 1].long() * 16 + 3
+    key = torch.full((1, 1, 64), value, dtype=ops.dtype)
+    case.query.abs_()
+    case.keys[0][19] = value
+    ops.kv_write(key, case.values[0][19:20], case.pages, slot[None])
+    found = ops.paged_attention(case.query, case.pages, case.batch, FORM)
+    exact = exact_attention(case, FORM)
+    assert found.isnan().any(-1).tolist() == exact.isnan().any(-1).tolist() == [value > 0, False]
+    assert_close(found[exact.isfinite()], exact[exact.isfinite()])
+
+
 def test_stale_slot_shows(ops: Ops) -> None:
     """A NaN inside the context is not hidden by the softmax: the result is NaN."""
     heads = Heads(2, 1, 64)
