@@ -110,7 +110,7 @@ def test_the_short_way_is_the_long_way(actions: list[tuple[object, ...]]) -> Non
 
 @pytest.mark.parametrize("num_cached", [1, 3])
 def test_an_account_above_a_lowered_ceiling_gives_its_cache_first(num_cached: int) -> None:
-    """A decode goes on when its account's cache can make room, however much of it that takes; else it is told."""
+    """A decode goes on when its account's cache can make room, one block for one while it drains; else it is told."""
     twin = Twin(KVMemory)
     memory = twin.memory
     twin.start(MINNOW, 7)
@@ -121,6 +121,6 @@ def test_an_account_above_a_lowered_ceiling_gives_its_cache_first(num_cached: in
     table = next(iter(memory.tables.values()))
     twin.limit(MINNOW, 0, 2)
     assert memory.grow(table, 3, 0.0) is None
-    assert (table.account.blocks, table.account.cached) == (2, 0)
+    assert (table.account.blocks, table.account.cached) == (1 + num_cached, num_cached - 1)
     assert memory.grow(table, 5, 0.0) is Shortage.ACCOUNT
     memory.audit()
