@@ -194,4 +194,7 @@ def test_pages_fit_a_phone(product: RunningProduct, open_page: Callable[..., Wat
     watched.page.get_by_role("heading", name="Limits on trial").click()
     watched.page.get_by_role("button", name="Start a boost").click()
     expect(watched.page.locator("#boost form")).to_be_visible()
+    watched.page.get_by_label("Slide the guarantee").focus()
+    watched.page.keyboard.press("End")
+    expect(watched.page.get_by_text("Guarantee more than fits")).to_be_visible()
     assert watched.overflow() == 0
