@@ -24,17 +24,25 @@ def library() -> Path:
     """Return the compiled library, building it when it is missing.
 
     Raises:
-        BackendUnavailable: there is no compiler, or it failed, or the cache cannot be written.
+        BackendUnavailable: there is no compiler, or it failed, or there is no cache or it cannot be written.
     """
     target = _target()
     if not target.exists():
         try:
             target.parent.mkdir(parents=True, exist_ok=True)
             with tempfile.TemporaryDirectory(dir=target.parent) as scratch:
-                _compile(_compiler(), Path(scratch)).replace(target)
+                made = _compile(_compiler(), Path(scratch))
+                _flush(made)
+                made.replace(target)
         except OSError as error:
             raise BackendUnavailable(f"cannot write {target.parent}: {error}; set TOLLGATE_CACHE") from error
     return target
+
+
+def _flush(made: Path) -> None:
+    """See to it that the bytes are on disk before the name is: half a library kills whoever loads it."""
+    with made.open("rb") as file:
+        os.fsync(file.fileno())
 
 
 def _target() -> Path:
@@ -43,8 +51,14 @@ def _target() -> Path:
     digest.update("\0".join(parts).encode())
     for source in sorted(_SOURCES.iterdir()):
         digest.update(source.name.encode() + b"\0" + source.read_bytes())
-    cache = Path(os.environ.get("TOLLGATE_CACHE") or Path.home() / ".cache" / "tollgate").expanduser()
-    return cache / "kernels" / f"tollgate_cpu-{digest.hexdigest()[:24]}.so"
+    return _cache() / "kernels" / f"tollgate_cpu-{digest.hexdigest()[:24]}.so"
+
+
+def _cache() -> Path:
+    try:
+        return Path(os.environ.get("TOLLGATE_CACHE") or Path.home() / ".cache" / "tollgate").expanduser()
+    except RuntimeError as error:  # a user without a home, as containers may have
+        raise BackendUnavailable(f"no folder for the library: {error}; set TOLLGATE_CACHE") from error
 
 
 def _compiler() -> str:

@@ -1,6 +1,7 @@
 """The choice of a backend and the compilation of the C++ one."""
 
 import logging
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -80,6 +81,28 @@ def test_failed_compilation_is_explained(tmp_path: Path, monkeypatch: pytest.Mon
     with pytest.raises(BackendUnavailable, match="broken compiler"):
         build.library()
     assert not list((tmp_path / "cache" / "kernels").iterdir())
+
+
+def test_library_is_on_disk_before_it_has_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine that loses its power leaves no half of a library to be loaded."""
+    compiler = tmp_path / "cc"
+    compiler.write_text('#!/bin/sh\nwhile [ $# -gt 1 ]; do [ "$1" = -o ] && echo made > "$2"; shift; done; exit 0\n')
+    compiler.chmod(0o755)
+    monkeypatch.setenv("TOLLGATE_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("CXX", str(compiler))
+    named: list[bool] = []
+    monkeypatch.setattr(os, "fsync", lambda _: named.append(any((tmp_path / "cache" / "kernels").glob("*.so"))))
+    assert build.library().read_text() == "made\n"
+    assert named == [False]
+
+
+def test_user_without_a_home_is_told_what_to_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where nothing says where a cache may be, the reference serves and the message names the setting."""
+    monkeypatch.delenv("TOLLGATE_CACHE", raising=False)
+    monkeypatch.delenv("HOME")
+    monkeypatch.setattr(os, "getuid", lambda: 2**31 - 5)  # in no list of users
+    with pytest.raises(BackendUnavailable, match="set TOLLGATE_CACHE"):
+        build.library()
 
 
 def test_unloadable_library_is_explained(tmp_path: Path) -> None:
