@@ -23,6 +23,7 @@ from engine.scheduler.sizing import size
 from engine.step import CacheShape, SequenceStep, StepPlan, StepResult
 
 _STOP = frozenset({END})
+_LEAST_PAUSE = 1e-4  # seconds without a step: whatever the scheduler waits for, time goes on
 _SAME_MOMENT = 1e-6  # seconds: as exact as unix time in a float is
 
 
@@ -79,7 +80,7 @@ class Simulation:
             timer = scheduler.next_timer()
             if timer is not None:
                 moments.append(timer)
-            self._pass(max(self.now, min(moments)) - self.now)
+            self._pass(max(_LEAST_PAUSE, min(moments) - self.now))
 
     def outcome(self, names: Iterable[str] = ()) -> Outcome:
         """Return what came of it so far, for each tenant that has asked for anything and for those named."""

@@ -63,6 +63,11 @@ class Recorder:
         self._writer = threading.Thread(target=self._write_on, name="trace", daemon=True)
         self._writer.start()
 
+    @property
+    def num_waiting(self) -> int:
+        """Records that are not yet written."""
+        return len(self._waiting)
+
     def submitted(self, sequence: SequenceState) -> None:
         """Note a request."""
         request = sequence.request
