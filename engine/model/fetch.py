@@ -35,8 +35,15 @@ _log = logging.getLogger("tollgate.model")
 
 
 def cache_dir() -> Path:
-    """Return `$TOLLGATE_CACHE`, or `~/.cache/tollgate`."""
-    return Path(os.environ.get("TOLLGATE_CACHE") or Path.home() / ".cache" / "tollgate").expanduser()
+    """Return `$TOLLGATE_CACHE`, or `~/.cache/tollgate`.
+
+    Raises:
+        ModelError: it is not set, and there is no home.
+    """
+    try:
+        return Path(os.environ.get("TOLLGATE_CACHE") or Path.home() / ".cache" / "tollgate").expanduser()
+    except RuntimeError as error:  # a user without a home, as containers may have
+        raise ModelError(f"no folder for the model cache: {error}; set TOLLGATE_CACHE") from error
 
 
 def default_model() -> Path:

@@ -167,7 +167,7 @@ TABLES
 
 #if defined(__x86_64__)
 #pragma GCC push_options
-#pragma GCC target("avx2,fma,f16c,bmi2")
+#pragma GCC target("avx2,fma,bmi2")
 #define HALF_REGISTERS
 namespace avx2 {
 #include "simd.inc"
@@ -360,12 +360,14 @@ extern "C" {
 int tg_best_level() {
 #if defined(__x86_64__)
     __builtin_cpu_init();
+    if (!__builtin_cpu_supports("avx2") || !__builtin_cpu_supports("fma") || !__builtin_cpu_supports("bmi2")) return PLAIN;
     if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl") &&
         __builtin_cpu_supports("avx512dq"))
         return __builtin_cpu_supports("avx512bf16") && __builtin_cpu_supports("avx512vbmi") ? AVX512_BF16 : AVX512;
-    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) return AVX2;
-#endif
+    return AVX2;
+#else
     return PLAIN;
+#endif
 }
 
 // Ask for huge pages: a pool of many small pages misses the TLB on each.

@@ -12,6 +12,7 @@ import pytest
 
 from engine.config import EngineConfig
 from engine.errors import ModelError
+from engine.model.fetch import cache_dir
 from engine.model.folder import resolve_model
 from engine.model.runner import ModelRunner
 from tests.engine.model.driver import Drive, generate
@@ -75,3 +76,12 @@ def test_unwritable_cache_names_the_setting(tmp_path: Path, monkeypatch: pytest.
     monkeypatch.setenv("TOLLGATE_CACHE", str(tmp_path / "file"))
     with pytest.raises(ModelError, match="set TOLLGATE_CACHE"):
         resolve_model(EngineConfig(model=str(write_gguf(tmp_path / "a.gguf"))))
+
+
+def test_user_without_a_home_is_told_what_to_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where nothing says where a cache may be, the message names the setting."""
+    monkeypatch.delenv("TOLLGATE_CACHE", raising=False)
+    monkeypatch.delenv("HOME")
+    monkeypatch.setattr(os, "getuid", lambda: 2**31 - 5)  # in no list of users
+    with pytest.raises(ModelError, match="set TOLLGATE_CACHE"):
+        cache_dir()
