@@ -15,8 +15,11 @@ class Int8Weight(NamedTuple):
 
 
 def quantise(weight: torch.Tensor) -> Int8Weight:
-    """Return the weight `[out, in]` in eight bits; an error of at most half a scale remains."""
+    """Return the weight `[out, in]` in eight bits; an error of at most half a scale remains.
+
+    A row that is not finite gets a scale that is not, so that what it multiplies shows it, as it does whole.
+    """
     wide = weight.float()
     largest = wide.abs().amax(1)
-    scale = torch.where(largest > 0, largest / 127, torch.ones_like(largest))
+    scale = torch.where(largest == 0, torch.ones_like(largest), largest / 127)
     return Int8Weight((wide / scale[:, None]).round_().to(torch.int8), scale)

@@ -75,6 +75,16 @@ def test_quantised_rows() -> None:
     torch.testing.assert_close(values * scale[:, None], weight, atol=0.01, rtol=0)
 
 
+@pytest.mark.parametrize("value", [torch.nan, torch.inf, -torch.inf])
+def test_a_weight_that_is_not_finite_shows(int8_ops: Ops, value: float) -> None:
+    """An output whose weights hold a NaN or an infinity is not finite, and no other is touched."""
+    weight = normal(40, 65, ops=int8_ops)
+    weight[3, 7] = value
+    for rows in (1, 13):
+        found = int8_ops.pack_linear(weight)(normal(rows, 65, ops=int8_ops, seed=1)).isfinite()
+        assert found.sum(1).tolist() == [39] * rows and not found[:, 3].any()
+
+
 def test_rows_ignore_batch_mates(ops: Ops, int8_ops: Ops) -> None:
     """A row's result is the same to the bit alone, in a batch of any size and beside a NaN."""
     weight = normal(100, 4200, ops=ops)
