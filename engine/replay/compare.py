@@ -28,11 +28,11 @@ from engine.replay.task import Outcome, Report, Task
 MOST_BLOCKS = 250_000  # of the trace that are read
 _MARKS = 24
 _LEAST_MARKS = 8  # before a replay is late: less would say little
-_SAMPLE_BLOCKS = 1_500  # replayed to see how fast this process is
+_SAMPLE_BLOCKS = 2_000  # replayed to see how fast this process is
 _STARVED = 0.6  # of a core: the machine is busy, so a late answer of more is better than a prompt one of little
 _SAMPLE_SECONDS = 60.0  # after its last arrival
 _LEAST_SECONDS = 0.3
-_CAUTION = 1.6  # a full pool costs more than an empty one, and the sample's is empty
+_CAUTION = 1.2  # a full pool costs more than an empty one, and the sample's is empty
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(list[tuple[int, Outcome]]).decode
@@ -101,8 +101,9 @@ def _measure(story: Story, task: Task, policies: list[TenantPolicy]) -> tuple[fl
         num_blocks += call.num_blocks(size)
         if num_blocks >= _SAMPLE_BLOCKS:
             break
+    simulation = Simulation(_setting(story, task, size), policies, sample)
     began, used = time.monotonic(), time.process_time()
-    Simulation(_setting(story, task, size), policies, sample).run(sample[-1].call.at + _SAMPLE_SECONDS)
+    simulation.run(sample[-1].call.at + _SAMPLE_SECONDS)
     took, used = max(1e-6, time.monotonic() - began), time.process_time() - used
     return num_blocks / took / _CAUTION, used < _STARVED * took
 

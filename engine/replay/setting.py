@@ -4,9 +4,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from engine.memory.eviction.base import BlockKey
-from engine.memory.eviction.guard import GuardedOrder
-from engine.memory.eviction.reuse import ReuseWeighted
 from engine.policy import SharedPrefix, ShareGroup, TenantPolicy
 from engine.replay.story import Weights
 from engine.replay.task import GroupLimits
@@ -58,19 +55,6 @@ class Setting(NamedTuple):
     def _coarse(self, symbols: Sequence[int]) -> tuple[int, ...]:
         width = self.machine.block_size // self.grain
         return tuple(symbol for symbol in symbols for _ in range(width))
-
-
-class CountingOrder(GuardedOrder):
-    """The eviction order of an account, which counts what was given up."""
-
-    def __init__(self) -> None:
-        super().__init__(ReuseWeighted())
-        self.num_evicted = 0
-
-    def evicted(self, key: BlockKey, hits: int) -> None:
-        """Note that a block was given up."""
-        self.num_evicted += 1
-        super().evicted(key, hits)
 
 
 def unlimited(policy: TenantPolicy) -> TenantPolicy:

@@ -9,10 +9,11 @@ from collections.abc import Iterable, Sequence
 
 from engine.memory.manager import KVMemory
 from engine.policy import PolicyUpdate, TenantPolicy
+from engine.replay.eviction import CountingOrder, UnjudgedOrder
 from engine.replay.lengths import CoarseLengths
 from engine.replay.pace import Pace
 from engine.replay.script import END, Part, coarse_output
-from engine.replay.setting import CountingOrder, Setting, unlimited
+from engine.replay.setting import Setting, unlimited
 from engine.replay.story import Call
 from engine.replay.tally import Tally
 from engine.replay.task import Figures, Outcome
@@ -45,7 +46,8 @@ class Simulation:
             max_rows=machine.max_rows,
             max_columns=machine.num_blocks,
         )
-        self._memory = KVMemory(shape, make_order=CountingOrder)
+        is_coarsest = grain == machine.block_size > 1  # then time is short
+        self._memory = KVMemory(shape, make_order=UnjudgedOrder if is_coarsest else CountingOrder)
         self._scheduler = Scheduler(
             self._memory, limits, max_batched_tokens=machine.max_batched_tokens, clock=lambda: self.now
         )
@@ -269,5 +271,5 @@ class Simulation:
 
     def _num_evicted(self, account: int) -> int:
         order = self._memory.supply.reclaim.of(account).order
-        assert isinstance(order, CountingOrder), "made by this memory"
+        assert isinstance(order, CountingOrder | UnjudgedOrder), "made by this memory"
         return order.num_evicted

@@ -22,7 +22,7 @@ class Task(msgspec.Struct, frozen=True, kw_only=True):
     tenants: list[PolicyTenant]  # in force
     groups: list[GroupLimits]
     proposed: list[PolicyTenant]
-    answer_seconds: float = 1.6  # how long the answer should take; what does not fit is cut off at the old end
+    answer_seconds: float = 1.8  # how long the answer should take; what does not fit is cut off at the old end
     patience_seconds: float = 7.0  # how long it may take where the machine leaves this process little time
 
 

@@ -148,9 +148,9 @@ def test_a_second_boost_is_refused_and_names_the_first(tenant: TenantView) -> No
 @pytest.mark.parametrize(
     ("field", "values"),
     [
-        ("ends_at", {"ends_at": timezone.now() + timedelta(seconds=30)}),
-        ("ends_at", {"ends_at": timezone.now() - timedelta(days=1)}),
-        ("ends_at", {"ends_at": timezone.now() + timedelta(days=31)}),
+        ("ends_at", {"ends_at": timedelta(seconds=30)}),
+        ("ends_at", {"ends_at": timedelta(days=-1)}),
+        ("ends_at", {"ends_at": timedelta(days=31)}),
         ("reason", {"reason": "  "}),
         ("reason", {"reason": "x" * 501}),
         ("reason", {"reason": None}),
@@ -171,6 +171,8 @@ def test_a_wrong_boost_names_the_field_and_changes_nothing(
 ) -> None:
     """No version, no boost, no trail."""
     before = current(tenant)
+    if "ends_at" in values:  # from now: the names of tests tell no time
+        values = {"ends_at": timezone.now() + values["ends_at"]}
     with pytest.raises(Invalid) as caught:
         boost(tenant, **values)
     assert caught.value.field == field
