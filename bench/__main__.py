@@ -22,6 +22,7 @@ NAMES = (
     "live_change",
     "gateway",
     "push",
+    "preview",
     "prefix",
     "memory",
     "density",

@@ -32,7 +32,7 @@ _SAMPLE_BLOCKS = 2_000  # replayed to see how fast this process is
 _STARVED = 0.6  # of a core: the machine is busy, so a late answer of more is better than a prompt one of little
 _SAMPLE_SECONDS = 60.0  # after its last arrival
 _LEAST_SECONDS = 0.3
-_CAUTION = 1.2  # a full pool costs more than an empty one, and the sample's is empty
+_CAUTION = 1.3  # a full pool costs more than an empty one, and the sample's is empty
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(list[tuple[int, Outcome]]).decode

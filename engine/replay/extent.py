@@ -8,6 +8,8 @@ from collections.abc import Sequence
 
 from engine.replay.story import Call
 
+_FINER = 1.5  # a finer replay has the shadow that judges the eviction policy (eviction.py), and more steps
+
 
 def choose(calls: Sequence[Call], block_size: int, most_work: float) -> tuple[int, int]:
     """Return the index of the first request to replay and the grain, a divisor of the block size.
@@ -20,13 +22,13 @@ def choose(calls: Sequence[Call], block_size: int, most_work: float) -> tuple[in
     prompts = sum(-(-call.num_prompt // block_size) for call in calls)
     outputs = sum(call.num_output for call in calls)
     for grain in range(1, block_size + 1):
-        if block_size % grain == 0 and prompts + outputs / grain <= most_work:
+        cost = 1.0 if grain == block_size else _FINER
+        if block_size % grain == 0 and cost * (prompts + outputs / grain) <= most_work:
             return 0, grain
-    work, first = 0.0, len(calls)
-    while first > 1:  # one request at least
-        call = calls[first - 1]
-        work += -(-call.num_prompt // block_size) + call.num_output / block_size
-        if work > most_work and first < len(calls):
+    work, first = 0.0, len(calls) - 1  # one request at least
+    for index in range(len(calls) - 1, -1, -1):
+        work += -(-calls[index].num_prompt // block_size) + calls[index].num_output / block_size
+        if work > most_work:
             break
-        first -= 1
-    return (0 if work <= most_work else first), block_size
+        first = index
+    return first, block_size

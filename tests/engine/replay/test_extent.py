@@ -25,9 +25,9 @@ def calls(count: int, num_prompt: int = 160, num_output: int = 160) -> list[Call
 def test_as_fine_as_there_is_time_for() -> None:
     """Token by token where it can be, coarser tokens where it must be, all requests as long as it can be."""
     some = calls(100)
-    assert choose(some, 16, 100 * (10 + 160)) == (0, 1)
-    assert choose(some, 16, 100 * (10 + 160) - 1) == (0, 2)
-    assert choose(some, 16, 100 * (10 + 40)) == (0, 4)
+    assert choose(some, 16, 1.5 * 100 * (10 + 160)) == (0, 1)
+    assert choose(some, 16, 1.5 * 100 * (10 + 160) - 1) == (0, 2)
+    assert choose(some, 16, 1.5 * 100 * (10 + 40)) == (0, 4)
     assert choose(some, 16, 100 * (10 + 10)) == (0, 16)
 
 
@@ -42,5 +42,5 @@ def test_the_oldest_are_left_out() -> None:
 
 def test_the_grain_divides_the_block() -> None:
     """Whatever a block's size is."""
-    assert choose(calls(10), 24, 10 * (7 + 160 / 5)) == (0, 6)
+    assert choose(calls(10), 24, 1.5 * 10 * (7 + 160 / 5)) == (0, 6)
     assert choose(calls(10), 1, 10 * 320) == (0, 1)
