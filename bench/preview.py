@@ -36,7 +36,7 @@ from engine.scheduler.sizing import Limits
 from engine.scheduler.step_time import StepTimeModel
 from engine.step import CacheShape, StepPlan, StepResult
 from engine.trace import records
-from engine.trace.recorder import Recorder
+from engine.trace.recorder import MeasuredSpeed, Recorder
 from engine.trace.ring import RingWriter
 
 SECONDS = 900.0
@@ -197,7 +197,7 @@ def serve(recorder_at: Path | None, num_requests: int) -> float:
     scheduler = make_scheduler()
     recorder: Recorder | None = None
     if recorder_at is not None:
-        recorder = Recorder(RingWriter(recorder_at, 8 << 20), MACHINE, StepTimeModel())
+        recorder = Recorder(RingWriter(recorder_at, 8 << 20), MACHINE, MeasuredSpeed(StepTimeModel()))
         scheduler.roster.watcher = recorder
     prompts = [[Random(number).randrange(100_000) for _ in range(500)] for number in range(num_requests)]
     gc.collect()

@@ -30,7 +30,7 @@ from engine.process import die_with_parent
 from engine.scheduler.plan import Scheduler
 from engine.scheduler.sizing import Limits
 from engine.step import CacheShape, Runner
-from engine.trace.recorder import Recorder, open_recorder
+from engine.trace.recorder import MeasuredSpeed, Recorder, open_recorder
 from engine.trace.records import Machine
 
 if TYPE_CHECKING:
@@ -107,8 +107,10 @@ def record(config: EngineConfig, folder: ModelFolder, runner: Runner, scheduler:
         max_rows=shape.max_rows,
         max_context=model_limits(folder, shape).max_context,
         max_batched_tokens=config.max_batched_tokens,
+        num_slabs=shape.num_slabs,
     )
-    recorder = open_recorder(config.state_dir, config.trace_bytes, machine, scheduler.step_time)
+    speed = MeasuredSpeed(scheduler.step_time, scheduler.roster.swapping.cost)
+    recorder = open_recorder(config.state_dir, config.trace_bytes, machine, speed)
     scheduler.roster.watcher = recorder
     return recorder
 

@@ -88,7 +88,7 @@ def _setting(story: Story, task: Task, grain: int) -> Setting:
     heads = frozenset(
         (call.group, tuple(call.symbols[: call.num_head])) for call in story.calls if call.num_head and call.group
     )
-    return Setting(story.machine, story.weights, task.groups, grain, story.num_symbols, heads)
+    return Setting(story.machine, story.speed, task.groups, grain, story.num_symbols, heads)
 
 
 def _measure(story: Story, task: Task, policies: list[TenantPolicy]) -> tuple[float, bool]:

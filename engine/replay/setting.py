@@ -5,10 +5,9 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from engine.policy import SharedPrefix, ShareGroup, TenantPolicy
-from engine.replay.story import Weights
 from engine.replay.task import GroupLimits
 from engine.scheduler.sizing import Limits
-from engine.trace.records import Machine
+from engine.trace.records import Machine, Speed
 
 _ANY = 1 << 40  # more tokens than there are
 
@@ -17,7 +16,7 @@ class Setting(NamedTuple):
     """What a replay is made of, whatever the limits."""
 
     machine: Machine
-    weights: Weights | None
+    speed: Speed | None
     groups: Sequence[GroupLimits]
     grain: int  # tokens of the model that one of the replay stands for
     num_symbols: int

@@ -45,13 +45,14 @@ class Simulation:
             block_bytes=machine.block_bytes,
             max_rows=machine.max_rows,
             max_columns=machine.num_blocks,
+            num_slabs=machine.num_slabs,
         )
         is_coarsest = grain == machine.block_size > 1  # then time is short
         self._memory = KVMemory(shape, make_order=UnjudgedOrder if is_coarsest else CountingOrder)
         self._scheduler = Scheduler(
             self._memory, limits, max_batched_tokens=machine.max_batched_tokens, clock=lambda: self.now
         )
-        self._pace = Pace(setting.weights, grain, machine.max_batched_tokens)
+        self._pace = Pace(setting.speed, machine, grain)
         self._parts = parts
         self._next = 0  # of the parts to come
         self._leaving: list[tuple[float, int]] = []  # when clients give up, latest first
@@ -83,6 +84,11 @@ class Simulation:
             if timer is not None:
                 moments.append(timer)
             self._pass(max(_LEAST_PAUSE, min(moments) - self.now))
+
+    @property
+    def num_stored_blocks(self) -> int:
+        """Blocks of preempted sequences that went to host memory."""
+        return self._scheduler.roster.swapping.counts.stored_blocks
 
     def outcome(self, names: Iterable[str] = ()) -> Outcome:
         """Return what came of it so far, for each tenant that has asked for anything and for those named."""
@@ -195,12 +201,18 @@ class Simulation:
         sequences = self._scheduler.roster.sequences
         began = self.now
         rank = min((sequences[part.sequence].rank for part in plan.sequences), default=0)
-        step = self._pace.step(plan.sequences, self._pace.target_seconds(rank))
+        step = self._pace.step(plan, self._pace.target_seconds(rank))
         self._note_first_tokens(step.first_tokens, began)
         tokens = tuple(self._say(part) for part in plan.sequences if part.sampling is not None)
         self._pass(step.seconds)
         self._last_step = (began, step.seconds / step.num_steps)
-        self._take(self._scheduler.commit(plan, StepResult(token_ids=tokens, seconds=step.observed)))
+        result = StepResult(
+            token_ids=tokens,
+            seconds=step.observed,
+            store_seconds=step.store_seconds,
+            load_seconds=step.load_seconds,
+        )
+        self._take(self._scheduler.commit(plan, result))
 
     def _say(self, part: SequenceStep) -> int:
         number, index = int(part.sequence), 0

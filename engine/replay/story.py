@@ -14,7 +14,6 @@ from engine.trace.ring import RingReader
 
 NUM_WEIGHTS = 5
 FIRST_SYMBOL = 2  # 0 ends an output, 1 is nobody's
-Weights = tuple[float, ...]  # as in `engine.trace.records.Speed`
 
 
 @dataclass(slots=True)
@@ -59,7 +58,7 @@ class Story:
     """The requests of a stretch of time, by arrival, and the machine that served them."""
 
     machine: Machine
-    weights: Weights | None  # how long its steps took, at last; None: not told
+    speed: Speed | None  # how long its steps and copies took, at last; None: not told
     calls: list[Call]
     num_symbols: int
 
@@ -93,7 +92,7 @@ def read_story(path: Path, since: float, most_blocks: int) -> Story:
     if telling.machine is None or not telling.calls:
         raise TraceProblem("No request has come to this worker in that time.")
     calls = sorted(telling.calls, key=lambda call: call.at)
-    return Story(machine=telling.machine, weights=telling.weights, calls=calls, num_symbols=telling.next_symbol)
+    return Story(machine=telling.machine, speed=telling.speed, calls=calls, num_symbols=telling.next_symbol)
 
 
 def _newest(reader: RingReader, since: float, most_blocks: int) -> Iterator[list[Record]]:
@@ -126,7 +125,7 @@ class _Telling:
 
     def __init__(self, since: float) -> None:
         self.machine: Machine | None = None
-        self.weights: Weights | None = None
+        self.speed: Speed | None = None
         self.calls: deque[Call] = deque()
         self.next_symbol = FIRST_SYMBOL
         self._since = since
@@ -147,7 +146,7 @@ class _Telling:
             case Ended():
                 self._end(record)
             case Speed():
-                self.weights = record.weights if len(record.weights) == NUM_WEIGHTS else self.weights
+                self.speed = record if len(record.weights) == NUM_WEIGHTS else self.speed
 
     def _start_core(self, record: CoreStarted) -> None:
         if record.core == self._core:

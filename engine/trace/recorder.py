@@ -12,6 +12,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
@@ -19,6 +20,7 @@ from engine.memory.eviction.base import BlockKey
 from engine.request import FinishReason
 from engine.scheduler.sequence import SequenceState
 from engine.scheduler.step_time import StepTimeModel
+from engine.scheduler.swap_cost import SwapCost
 from engine.trace.records import (
     ALL_OUTPUTS,
     NAME_BYTES,
@@ -42,18 +44,29 @@ _STOP_SECONDS = 2.0
 log = logging.getLogger(__name__)
 
 
+class MeasuredSpeed(NamedTuple):
+    """What a core has learned of its machine."""
+
+    steps: StepTimeModel
+    copies: SwapCost | None = None
+
+
 class Recorder:
     """A RequestWatcher that keeps the trace."""
 
     def __init__(
-        self, ring: RingWriter, machine: Machine, step_time: StepTimeModel, clock: Callable[[], float] = time.monotonic
+        self,
+        ring: RingWriter,
+        machine: Machine,
+        speed: MeasuredSpeed,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Begin a core's trace; the ring is the recorder's from here on."""
         self._ring = ring
         self._block_size = machine.block_size
         self._longest = ring.longest - 1024  # bytes of a record: the segment begins with the core's own
         self._most_names = self._longest // 2 // NAME_BYTES  # of a record; a longer prompt's other blocks count as new
-        self._step_time = step_time
+        self._speed = speed
         self._offset = time.time() - clock()  # from the scheduler's clock to unix seconds
         self._core = encode(CoreStarted(random.SystemRandom().getrandbits(63), time.time(), machine))
         self._waiting: deque[bytes] = deque()
@@ -102,9 +115,11 @@ class Recorder:
         at = now + self._offset
         index = sequence.index if sequence.beams is None else ALL_OUTPUTS
         self._put(Ended(sequence.handle, at, index, reason or REFUSED, sequence.generated, first, names))
-        if now >= self._speed_at and self._step_time.num_observed:
+        if now >= self._speed_at and self._speed.steps.num_observed:
             self._speed_at = now + SPEED_SECONDS
-            self._put(Speed(at, self._step_time.weights))
+            copies = self._speed.copies
+            rates = (copies.out.bytes_per_second, copies.back.bytes_per_second) if copies is not None else (0.0, 0.0)
+            self._put(Speed(at, self._speed.steps.weights, *rates))
 
     def close(self) -> None:
         """Write what is waiting and close the file."""
@@ -145,7 +160,7 @@ class Recorder:
         return False
 
 
-def open_recorder(state_dir: Path, capacity: int, machine: Machine, step_time: StepTimeModel) -> Recorder | None:
+def open_recorder(state_dir: Path, capacity: int, machine: Machine, speed: MeasuredSpeed) -> Recorder | None:
     """Return the recorder of a core; None where there is to be none, or no room for it: the worker serves without."""
     if not capacity:
         return None
@@ -155,7 +170,7 @@ def open_recorder(state_dir: Path, capacity: int, machine: Machine, step_time: S
     except OSError as error:
         log.warning("no_trace", extra={"error": str(error), "hint": "previews of limits have nothing to replay"})
         return None
-    return Recorder(ring, machine, step_time)
+    return Recorder(ring, machine, speed)
 
 
 def _names(keys: Sequence[BlockKey]) -> bytes:

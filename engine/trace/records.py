@@ -27,6 +27,7 @@ class Machine(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
     max_rows: int
     max_context: int  # tokens
     max_batched_tokens: int
+    num_slabs: int = 0  # blocks that fit the host memory set aside for swapping
 
 
 class CoreStarted(msgspec.Struct, tag=0, frozen=True, array_like=True):
@@ -73,10 +74,12 @@ class Ended(msgspec.Struct, tag=3, frozen=True, array_like=True):
 
 
 class Speed(msgspec.Struct, tag=4, frozen=True, array_like=True):
-    """The step-time model: seconds for a step, a decode, a token of context, a chunk token, a chunk pair."""
+    """The machine's speed: seconds for a step, a decode, a token of context, a chunk token, a chunk pair; copies."""
 
     at: float
     weights: tuple[float, ...]
+    store_rate: float = 0.0  # bytes a second from the device to host memory; 0: not told
+    load_rate: float = 0.0  # and back
 
 
 Record = CoreStarted | Submitted | Started | Ended | Speed

@@ -19,7 +19,7 @@ from engine.replay.story import Story, read_story
 from engine.replay.task import Outcome
 from engine.request import Priority, SequenceId
 from engine.scheduler.step_time import StepTimeModel, StepWork
-from engine.trace.recorder import Recorder
+from engine.trace.recorder import MeasuredSpeed, Recorder
 from engine.trace.records import Machine
 from engine.trace.ring import RingWriter
 from tests.engine.world import BLOCK_BYTES, World
@@ -94,14 +94,16 @@ class Recording:
         self.served: dict[str, Served] = defaultdict(Served)
         self.num_evicted: dict[str, int] = {}
         self._policies: list[PolicyTenant] = []
-        self._recorder = Recorder(RingWriter(path, 1 << 20), self.machine, ServedModel(), clock=lambda: self.world.now)
+        self._recorder = Recorder(
+            RingWriter(path, 1 << 20), self.machine, MeasuredSpeed(ServedModel()), clock=lambda: self.world.now
+        )
         self.began = time.time()
         self.world.scheduler.roster.watcher = self._recorder
 
-    def policy(self, tenant: str, *, blocks: int, soft: int = 0, **changes: object) -> None:
+    def policy(self, tenant: str, *, blocks: int, soft: int = 0, slabs: int = 0, **changes: object) -> None:
         """Set a tenant's policy before anything comes."""
-        self.world.policy(tenant, blocks=blocks, soft=soft, **(LIMITS | {"max_running": 16} | changes))
-        self._policies.append(limits(tenant, blocks=blocks, soft=soft, **changes))
+        self.world.policy(tenant, blocks=blocks, soft=soft, slabs=slabs, **(LIMITS | {"max_running": 16} | changes))
+        self._policies.append(limits(tenant, blocks=blocks, soft=soft, host_bytes=slabs * BLOCK_BYTES, **changes))
 
     @property
     def policies(self) -> list[PolicyTenant]:
@@ -134,7 +136,7 @@ class Recording:
         """Replay all of it under some policies."""
         story = self.story()
         heads = frozenset((call.group, tuple(call.symbols[: call.num_head])) for call in story.calls if call.num_head)
-        setting = Setting(story.machine, story.weights, (), grain, story.num_symbols, heads)
+        setting = Setting(story.machine, story.speed, (), grain, story.num_symbols, heads)
         parts = [render(call, BLOCK_SIZE, grain) for call in story.calls]
         simulation = Simulation(setting, [policy_of(policy) for policy in policies], parts)
         simulation.run(self.began + self.world.now + 1000.0)

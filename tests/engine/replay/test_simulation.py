@@ -6,7 +6,12 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from engine.replay.compare import policy_of
+from engine.replay.script import render
+from engine.replay.setting import Setting
+from engine.replay.simulation import Simulation
 from engine.request import Priority
+from engine.trace.records import Speed
 from tests.engine.replay.recorded import BLOCK_SIZE, Arrival, Recording, limits, rank
 from tests.engine.world import BLOCK_BYTES
 
@@ -200,3 +205,24 @@ def test_a_tenant_without_policy_is_refused(tmp_path: Path) -> None:
     outcome = recording.replay([limits("whale", blocks=10)], 16)
     assert (outcome.tenants["minnow"].num_requests, outcome.tenants["minnow"].num_refused) == (1, 1)
     assert outcome.tenants["whale"].num_requests == 0
+
+
+def test_what_is_preempted_is_swapped_where_the_worker_would(tmp_path: Path) -> None:
+    """With host memory blocks go there and come back, for who may have it; time passes for the copies."""
+    recording = Recording(tmp_path / "trace", num_blocks=40)
+    recording.policy("whale", blocks=40, slabs=100)
+    recording.policy("minnow", blocks=40, soft=30)
+    whales = [Arrival(0.0, "whale", stem(number, 200), 200, {"ignore_eos": True}) for number in range(2)]
+    recording.serve([*whales, Arrival(0.5, "minnow", stem(9, 400), 20)])
+    story = recording.story()
+    with_host = msgspec.structs.replace(story.machine, num_slabs=100)
+    quick = Speed(0.0, (0.004, 0.0002, 0.0, 0.0002, 0.0), 1e12, 1e12)
+    policies = [policy_of(policy) for policy in recording.policies]
+    parts = [render(call, BLOCK_SIZE, 4) for call in story.calls]
+    stored = []
+    for machine in (story.machine, with_host):
+        simulation = Simulation(Setting(machine, quick, (), 4, story.num_symbols, frozenset()), policies, parts)
+        simulation.run(story.calls[0].at + 60.0)
+        assert simulation.outcome().tenants["whale"].num_preemptions > 0
+        stored.append(simulation.num_stored_blocks)
+    assert stored[0] == 0 < stored[1]

@@ -65,7 +65,8 @@ def test_a_request_is_put_together(tmp_path: Path) -> None:
     assert (two.group, two.num_head) == ("bank", 2)
     assert len({one.own_symbol, two.own_symbol, *two.symbols}) == 6
     assert max(two.symbols) < read.num_symbols
-    assert (read.machine, read.weights) == (MACHINE, (1.0, 2.0, 3.0, 4.0, 5.0))
+    assert read.speed is not None
+    assert (read.machine, read.speed.weights) == (MACHINE, (1.0, 2.0, 3.0, 4.0, 5.0))
     assert (one.num_blocks(16), two.num_blocks(16)) == (4, 5)
 
 

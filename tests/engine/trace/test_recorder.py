@@ -12,7 +12,7 @@ import pytest
 from engine.request import BeamParams, FinishReason
 from engine.scheduler.step_time import StepTimeModel, StepWork
 from engine.trace import recorder
-from engine.trace.recorder import Recorder, open_recorder
+from engine.trace.recorder import MeasuredSpeed, Recorder, open_recorder
 from engine.trace.records import ALL_OUTPUTS, REFUSED, CoreStarted, Ended, Machine, Speed, Started, Submitted, decode
 from engine.trace.ring import FILE_NAME, LEAST_BYTES, RingReader, RingWriter
 from tests.engine.front.process import wait_for
@@ -30,7 +30,9 @@ class Kept:
         self.path = path
         self.world = World(num_blocks=64, block_size=4)
         self.step_time = StepTimeModel()
-        self.recorder = Recorder(RingWriter(path, LEAST_BYTES), MACHINE, self.step_time, clock=lambda: self.world.now)
+        self.recorder = Recorder(
+            RingWriter(path, LEAST_BYTES), MACHINE, MeasuredSpeed(self.step_time), clock=lambda: self.world.now
+        )
         self.world.scheduler.roster.watcher = self.recorder
 
     def records(self) -> list[Any]:
@@ -234,7 +236,7 @@ def test_records_that_wait_are_bounded(kept: Kept, monkeypatch: pytest.MonkeyPat
 
 def test_no_room_means_no_trace_and_no_failure(tmp_path: Path) -> None:
     """A worker serves without; 0 bytes turn it off."""
-    step_time = StepTimeModel()
+    step_time = MeasuredSpeed(StepTimeModel())
     assert open_recorder(tmp_path, 0, MACHINE, step_time) is None
     (tmp_path / "file").touch()
     assert open_recorder(tmp_path / "file", LEAST_BYTES, MACHINE, step_time) is None
