@@ -93,7 +93,8 @@ class Worker:
             loop.add_signal_handler(number, self._signalled)
         self._journal.start()
         await self._server.start()
-        self._previewer.start()
+        if self._config.trace_bytes:
+            self._previewer.start()
         core = asyncio.create_task(self._core.run(self))
         others = (self._load(), self._tick(), self._tell_health())
         tasks = [core, *map(asyncio.create_task, others)]

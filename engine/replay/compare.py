@@ -24,6 +24,7 @@ from engine.replay.setting import Setting
 from engine.replay.simulation import Simulation
 from engine.replay.story import Story, TraceProblem, read_story
 from engine.replay.task import Outcome, Report, Task
+from engine.request import TenantId
 
 MOST_BLOCKS = 250_000  # of the trace that are read
 _MARKS = 24
@@ -33,6 +34,8 @@ _STARVED = 0.6  # of a core: the machine is busy, so a late answer of more is be
 _SAMPLE_SECONDS = 60.0  # after its last arrival
 _LEAST_SECONDS = 0.3
 _CAUTION = 1.3  # a full pool costs more than an empty one, and the sample's is empty
+
+_IDLE = TenantId("")  # nobody's name
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(list[tuple[int, Outcome]]).decode
@@ -58,7 +61,7 @@ def answer(task: Task, began: float) -> Report:
         story = read_story(Path(task.trace), since, MOST_BLOCKS)
     except TraceProblem as problem:
         return Report(problem=str(problem))
-    in_force = {policy.tenant: policy_of(policy) for policy in task.tenants}
+    in_force = {policy.tenant: policy for policy in in_play(task, story)}
     proposed = in_force | {policy.tenant: policy_of(policy) for policy in task.proposed}
     size = story.machine.block_size
     rate, is_starved = _measure(story, task, list(in_force.values()))
@@ -82,6 +85,29 @@ def answer(task: Task, began: float) -> Report:
         before=before[mark],
         after=after[mark],
     )
+
+
+def in_play(task: Task, story: Story) -> list[TenantPolicy]:
+    """Return the policies in force of all who matter, and one for all others together.
+
+    Who has asked for nothing and is not asked about only keeps others out of what it is guaranteed. Thousands of such
+    accounts would be looked at with every block that is given up.
+    """
+    names = {call.tenant for call in story.calls} | {policy.tenant for policy in task.proposed}
+    played = [policy_of(policy) for policy in task.tenants if policy.tenant in names]
+    guaranteed = sum(min(one.kv_soft_bytes, one.kv_hard_bytes) for one in task.tenants if one.tenant not in names)
+    if guaranteed:
+        idle = TenantPolicy(
+            tenant=_IDLE,
+            kv_soft_bytes=guaranteed,
+            kv_hard_bytes=guaranteed,
+            max_running=1,
+            max_queued=1,
+            max_context_tokens=1,
+            max_output_tokens=1,
+        )
+        played.append(idle)
+    return played
 
 
 def _setting(story: Story, task: Task, grain: int) -> Setting:

@@ -85,6 +85,11 @@ class Simulation:
                 moments.append(timer)
             self._pass(max(_LEAST_PAUSE, min(moments) - self.now))
 
+    def audit(self) -> None:
+        """Prove scheduler and memory from scratch. Raises InvariantError."""
+        self._scheduler.audit()
+        self._memory.audit()
+
     @property
     def num_stored_blocks(self) -> int:
         """Blocks of preempted sequences that went to host memory."""

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from engine.ipc import PolicyTenant
-from engine.replay.compare import answer
+from engine.replay.compare import answer, in_play
 from engine.replay.frames import read_frame, write_frame
 from engine.replay.task import GroupLimits, Report, Task
 from engine.request import Priority
@@ -128,3 +128,19 @@ def test_frames_are_read_as_they_were_written() -> None:
     assert [read_frame(source) for _ in messages] == messages
     assert read_frame(source) is None
     os.close(source)
+
+
+def test_who_asked_for_nothing_still_keeps_what_is_guaranteed(recording: Recording) -> None:
+    """A thousand idle tenants are one account in a replay, and others may not have their guarantees all the same."""
+    idle = [
+        msgspec.structs.replace(lowered(recording, 240), tenant=f"idle-{number}", kv_soft_bytes=BLOCK_BYTES)
+        for number in range(1000)
+    ]
+    asked = task(recording, lowered(recording, 240))
+    many = msgspec.structs.replace(asked, tenants=[*asked.tenants, *idle])
+    policies = in_play(many, recording.story())
+    assert len(policies) == 4
+    assert sum(policy.kv_soft_bytes for policy in policies) == (1000 + 40) * BLOCK_BYTES
+    report = answer(many, time.monotonic())
+    assert report.before is not None
+    assert report.before.tenants.keys() == {"whale", "orca", "minnow"}
