@@ -47,6 +47,7 @@ class Core:
             "ENGINE_DTYPE": "float32",
             "ENGINE_POISON": "1",
             "ENGINE_THREADS": "1",
+            "ENGINE_STATE_DIR": str(folder / "state"),
             **settings,
         }
         command = (sys.executable, "-m", "engine.core", "--endpoint", endpoint)
@@ -317,7 +318,8 @@ def test_dies_with_its_parent(model: Path, tmp_path: Path) -> None:
     )
     with zmq.Context() as context, context.socket(zmq.PAIR) as socket:
         socket.bind(f"ipc://{tmp_path}/core")
-        environment = os.environ | {"ENGINE_MODEL": str(model), "ENGINE_KV_BYTES": "4MiB", "ENGINE_THREADS": "1"}
+        settings = {"ENGINE_MODEL": str(model), "ENGINE_KV_BYTES": "4MiB", "ENGINE_STATE_DIR": str(tmp_path / "state")}
+        environment = os.environ | settings | {"ENGINE_THREADS": "1"}
         parent = subprocess.Popen(
             (sys.executable, "-c", script), env=environment, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
         )
@@ -333,7 +335,7 @@ def test_dies_with_its_parent(model: Path, tmp_path: Path) -> None:
 
 def test_names_a_wrong_setting(tmp_path: Path) -> None:
     """A setting that cannot be served with ends the core with status 2 and one line that names it."""
-    environment = os.environ | {"ENGINE_BLOCK_SIZE": "none"}
+    environment = os.environ | {"ENGINE_BLOCK_SIZE": "none", "ENGINE_STATE_DIR": str(tmp_path / "state")}
     command = (sys.executable, "-m", "engine.core", "--endpoint", f"ipc://{tmp_path}/core")
     done = subprocess.run(command, env=environment, stderr=subprocess.PIPE, text=True, check=False)
     assert done.returncode == 2
