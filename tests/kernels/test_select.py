@@ -119,6 +119,25 @@ def test_packed_linears_serve_where_torch_has_them() -> None:
     assert choose_linear(torch.bfloat16) is PackedLinear
 
 
+def test_large_tensors_ask_for_huge_pages() -> None:
+    """Importing the kernels first makes torch advise them for what is as large as weights and pools."""
+    script = """
+import kernels, torch
+large = torch.zeros(64 << 20, dtype=torch.uint8)
+middle = large.data_ptr() + (32 << 20)
+inside = False
+for line in open("/proc/self/smaps"):
+    span = line.split(" ", 1)[0]
+    if "-" in span and not line.startswith("VmFlags"):
+        low, high = (int(end, 16) for end in span.split("-"))
+        inside = low <= middle < high
+    elif inside and line.startswith("VmFlags"):
+        print("hg" in line.split())
+"""
+    done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "True"
+
+
 def test_spin_is_bounded_before_torch_loads() -> None:
     """Importing the kernels bounds OpenMP's spin unless the environment has its own bound, and loads no torch."""
     script = "import os, sys, kernels; print(os.environ['GOMP_SPINCOUNT'], 'torch' in sys.modules)"
