@@ -35,7 +35,8 @@ from bench.peers.freezer import Freezer
 from bench.peers.servers import OurServer
 from bench.peers.starts import tollgate
 from bench.report import Row, machine, show, write
-from tenants.contracts import PolicyAcks, TenantUse, WorkerAck, WorkerStats
+from tenants.contracts import PolicyAcks, WorkerAck
+from tenants.reports import TenantUse, WorkerStats
 
 HIGH, LOW = 256 << 20, 64 << 20  # bytes; a whale's request holds some 50 MB
 EVERY = 1.0  # seconds between two changes

@@ -16,7 +16,8 @@ import redis
 
 from bench.peers.environment import PeerError
 from bench.peers.servers import OurServer
-from tenants.contracts import STATS_KEY, PolicyAcks, PolicyView, WorkerStats
+from tenants.contracts import PolicyAcks, PolicyView
+from tenants.reports import STATS_KEY, WorkerStats
 
 SECONDS = 30.0  # for one call
 

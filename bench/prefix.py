@@ -31,7 +31,7 @@ from tokenizers import Tokenizer
 
 from engine.config import EngineConfig
 from engine.model.folder import resolve_model
-from tenants.contracts import STATS_KEY, WorkerStats
+from tenants.reports import STATS_KEY, WorkerStats
 from tests.product import RunningProduct, running_product, wait_for
 
 RESULTS = Path(__file__).parent / "results" / "prefix.csv"

@@ -15,15 +15,8 @@ import redis.asyncio as redis
 import structlog
 from channels.layers import get_channel_layer
 
-from tenants.contracts import (
-    LIVE_GROUP,
-    PREFIXES_KEY,
-    STATS_KEY,
-    HintKind,
-    PolicyAcks,
-    PrefixReading,
-    WorkerStats,
-)
+from tenants.contracts import PolicyAcks
+from tenants.reports import LIVE_GROUP, PREFIXES_KEY, STATS_KEY, HintKind, PrefixReading, WorkerStats
 
 STATS_SECONDS = 0.25  # stats hints are at least this far apart
 STATS_EXPIRE_SECONDS = 5

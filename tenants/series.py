@@ -13,7 +13,8 @@ from typing import Any
 from django.db.models import DateTimeField, F, Func, Max, QuerySet, Sum, Value
 from django.db.models.expressions import CombinedExpression
 
-from tenants.contracts import (
+from tenants.models import InterferenceSample, PressureSample, TenantSample
+from tenants.reports import (
     FairnessPoint,
     FairnessView,
     InterferencePair,
@@ -24,7 +25,6 @@ from tenants.contracts import (
     TenantSeries,
     TenantService,
 )
-from tenants.models import InterferenceSample, PressureSample, TenantSample
 from tenants.rules.series import align, entitled, jain
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)

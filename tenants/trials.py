@@ -5,7 +5,8 @@ from collections import Counter
 import msgspec
 
 from tenants.console.readings import readings, shadow_counts
-from tenants.contracts import PolicyView, ShadowReading
+from tenants.contracts import PolicyView
+from tenants.reports import ShadowReading
 
 
 def trials(tenant_id: str, policy: PolicyView) -> tuple[ShadowReading, ...]:

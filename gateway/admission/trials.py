@@ -15,7 +15,8 @@ import structlog
 from redis.exceptions import RedisError
 
 from gateway.admission.leases import Leases
-from tenants.contracts import SHADOW_KEPT_SECONDS, SHADOW_KEY, KeyGrant
+from tenants.contracts import KeyGrant
+from tenants.reports import SHADOW_KEPT_SECONDS, SHADOW_KEY
 
 FLUSH_SECONDS = 1.0
 

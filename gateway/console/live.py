@@ -11,8 +11,8 @@ from channels.generic.websocket import AsyncWebsocketConsumer
 from django.db import DatabaseError
 
 from gateway.realtime.callers import own_origin, session_user
-from tenants.contracts import LIVE_GROUP
 from tenants.models import User
+from tenants.reports import LIVE_GROUP
 
 SIGNED_OUT = 4401  # close code: the page reloads, and so comes to the sign-in page
 RECHECK_SECONDS = 15.0

@@ -13,7 +13,8 @@ from gateway.console.limits_form import LimitsForm
 from gateway.console.policy_form import TRIAL, PolicyForm
 from tenants import selectors
 from tenants.console.readings import Readings, Use
-from tenants.contracts import Actor, PolicyView, ShadowReading, TenantView
+from tenants.contracts import Actor, PolicyView, TenantView
+from tenants.reports import ShadowReading
 from tenants.rules.policy import SHADOW_FIELDS
 from tenants.services.policy import set_policy
 from tenants.trials import trials

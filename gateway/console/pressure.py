@@ -17,9 +17,10 @@ from gateway.console.access import operator_page
 from tenants import selectors, series
 from tenants.console import figures
 from tenants.console.readings import readings
-from tenants.contracts import InterferencePair, Pressure, TenantView, WorkerView
+from tenants.contracts import TenantView, WorkerView
 from tenants.models import User
 from tenants.models.series import FINE_SECONDS, GROUP
+from tenants.reports import InterferencePair, Pressure
 
 RANGES = {"15m": ("15 min", 900), "1h": ("1 h", 3600), "24h": ("24 h", 86_400), "7d": ("7 days", 604_800)}
 USUAL = "1h"

@@ -11,9 +11,9 @@ from django.views.decorators.http import require_POST
 from gateway.console.access import operator_page
 from gateway.console.policy_editor import editor_of
 from gateway.workers.preview import PreviewUnavailable, preview
-from tenants.contracts import PreviewFigures, PreviewView, TenantPreviewView
 from tenants.errors import Invalid
 from tenants.models import User
+from tenants.reports import PreviewFigures, PreviewView, TenantPreviewView
 
 NOTICEABLE_SECONDS = 0.005  # a shorter time to the first token is no gain
 NOTICEABLE_PART = 0.05  # of the time before

@@ -14,7 +14,7 @@ from gateway.controller.ledger import Ledger
 from gateway.controller.notes import Notes
 from gateway.controller.threads import DatabaseThreads
 from tenants import selectors
-from tenants.contracts import WorkerStats
+from tenants.reports import WorkerStats
 from tenants.services.grants import record_shares
 
 LOOK_SECONDS = 0.25  # as often as workers tell their use

@@ -21,7 +21,8 @@ from dataclasses import dataclass, field
 
 from gateway.controller.grants import Shares
 from gateway.controller.holders import Amounts
-from tenants.contracts import PolicyView, TenantUse
+from tenants.contracts import PolicyView
+from tenants.reports import TenantUse
 from tenants.rules.policy import LOW_WATERMARK
 
 FLOOR = 1 / 8  # of bytes and places, by the pools whatever is needed: what comes to a quiet worker starts at once

@@ -12,16 +12,8 @@ from gateway.controller.holders import (
     tenant,
 )
 from gateway.controller.ledger import Push
-from tenants.contracts import (
-    InterferencePair,
-    Pressure,
-    PriorityName,
-    ShadowCount,
-    ShareGroupUse,
-    TenantUse,
-    UsageEntry,
-    WorkerStats,
-)
+from tenants.contracts import PriorityName, UsageEntry
+from tenants.reports import InterferencePair, Pressure, ShadowCount, ShareGroupUse, TenantUse, WorkerStats
 
 _PRIORITY: dict[PriorityName, pb.Priority] = {
     "standard": pb.PRIORITY_STANDARD,

@@ -18,8 +18,8 @@ from django.db import Error, InterfaceError, OperationalError
 
 from gateway.controller.tally import Tally
 from gateway.controller.threads import DatabaseThreads
-from tenants.contracts import SeriesBucket, SeriesCounters, WorkerStats
 from tenants.models.series import FINE_SECONDS
+from tenants.reports import SeriesBucket, SeriesCounters, WorkerStats
 from tenants.services.series import claim_marks, record
 
 MAX_WAITING = 512  # closed buckets of all workers, while Postgres is away

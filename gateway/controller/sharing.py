@@ -20,7 +20,8 @@ from django.db import Error
 from engine.protocol import engine_pb2 as pb
 from gateway.controller.holders import GroupPolicy, PrefixTokens
 from gateway.workers.control import ControlError
-from tenants.contracts import PrefixReading, SharedPrefixView, ShareGroupPolicy
+from tenants.contracts import SharedPrefixView, ShareGroupPolicy
+from tenants.reports import PrefixReading
 
 if TYPE_CHECKING:
     from gateway.controller.prefixes import Tokenised

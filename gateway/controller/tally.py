@@ -4,7 +4,8 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from tenants.contracts import (
+from tenants.models.series import FINE_SECONDS
+from tenants.reports import (
     InterferencePair,
     Pressure,
     PressureReading,
@@ -15,7 +16,6 @@ from tenants.contracts import (
     TenantUse,
     WorkerStats,
 )
-from tenants.models.series import FINE_SECONDS
 
 LATE_SECONDS = 300.0  # what was gained unheard within so long counts as gained now; more would be a false peak: a gap
 FIRST_SECONDS = 0.25  # that the first statistics stand for; later ones stand for the time since those before,

@@ -6,7 +6,8 @@ import msgspec
 import redis
 
 from gateway.embedded.probe import get_json, is_ready, listed_models
-from tenants.contracts import STATS_KEY, DemoAccess, WorkerStats
+from tenants.contracts import DemoAccess
+from tenants.reports import STATS_KEY, WorkerStats
 
 
 class Readiness:

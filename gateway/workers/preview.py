@@ -22,9 +22,10 @@ from gateway.controller.messages import tenant_policy
 from gateway.workers.client import Dial
 from gateway.workers.preview_merge import WorkerAnswer, merge
 from tenants import rows, selectors
-from tenants.contracts import PolicyView, PreviewView, WorkerView
+from tenants.contracts import PolicyView, WorkerView
 from tenants.errors import NotFound, PolicyInvalid
 from tenants.models import Policy
+from tenants.reports import PreviewView
 from tenants.rules import policy as rules
 from tenants.services.policy import check
 

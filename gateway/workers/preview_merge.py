@@ -8,15 +8,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from engine.protocol import pb
-from tenants.contracts import (
-    PolicyView,
-    PreviewFigures,
-    PreviewView,
-    TenantPreviewView,
-    TenantView,
-    WorkerPreviewView,
-    WorkerView,
-)
+from tenants.contracts import PolicyView, TenantView, WorkerView
+from tenants.reports import PreviewFigures, PreviewView, TenantPreviewView, WorkerPreviewView
 
 
 class WorkerAnswer(NamedTuple):

@@ -14,8 +14,9 @@ from django.shortcuts import render
 from tenants import selectors
 from tenants.console.prefix_form import PrefixForm
 from tenants.console.readings import prefix_readings
-from tenants.contracts import Actor, PrefixReading, SharedPrefixView, TenantView
+from tenants.contracts import Actor, SharedPrefixView, TenantView
 from tenants.errors import Conflict, Forbidden, Invalid, NotFound
+from tenants.reports import PrefixReading
 from tenants.rules.prefixes import MOST_PREFIXES
 from tenants.services import prefixes as service
 

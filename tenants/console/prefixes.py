@@ -13,7 +13,8 @@ from tenants.console import prefix_desk
 from tenants.console.access import Place, tenant_page
 from tenants.console.prefix_desk import Desk, Row
 from tenants.console.readings import readings
-from tenants.contracts import PrefixReading, ShareGroupView
+from tenants.contracts import ShareGroupView
+from tenants.reports import PrefixReading
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,15 +14,7 @@ import structlog
 from django.conf import settings
 
 from tenants import selectors
-from tenants.contracts import (
-    PREFIXES_KEY,
-    SHADOW_KEY,
-    STATS_KEY,
-    PrefixReading,
-    ShareGroupUse,
-    TenantUse,
-    WorkerStats,
-)
+from tenants.reports import PREFIXES_KEY, SHADOW_KEY, STATS_KEY, PrefixReading, ShareGroupUse, TenantUse, WorkerStats
 
 log = structlog.get_logger(__name__)
 

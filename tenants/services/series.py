@@ -16,9 +16,9 @@ from django.db import connection, transaction
 from django.db.models import QuerySet
 from django.utils import timezone
 
-from tenants.contracts import InterferencePair, SeriesBucket, SeriesCounters, TenantReading
 from tenants.models import InterferenceSample, PressureSample, SeriesMark, TenantSample
 from tenants.models.series import COARSE_SECONDS, FINE_SECONDS
+from tenants.reports import InterferencePair, SeriesBucket, SeriesCounters, TenantReading
 
 ROLL_UP_AFTER = timedelta(hours=24)
 KEEP = timedelta(days=90)

@@ -16,7 +16,7 @@ import openai
 import pytest
 import redis
 
-from tenants.contracts import STATS_KEY, TenantUse, WorkerStats
+from tenants.reports import STATS_KEY, TenantUse, WorkerStats
 from tests.flows.test_policy_change import Operator
 from tests.product import RunningProduct, wait_for
 

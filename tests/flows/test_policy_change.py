@@ -15,7 +15,7 @@ import openai
 import pytest
 import redis
 
-from tenants.contracts import STATS_KEY, TenantUse, WorkerStats
+from tenants.reports import STATS_KEY, TenantUse, WorkerStats
 from tests.product import RunningProduct, wait_for
 
 pytestmark = pytest.mark.flow

@@ -16,7 +16,7 @@ import openai
 import pytest
 import redis
 
-from tenants.contracts import PREFIXES_KEY, STATS_KEY, PrefixReading, ShareGroupUse, WorkerStats
+from tenants.reports import PREFIXES_KEY, STATS_KEY, PrefixReading, ShareGroupUse, WorkerStats
 from tests.product import RunningProduct, wait_for
 
 pytestmark = pytest.mark.flow

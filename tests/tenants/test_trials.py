@@ -9,16 +9,8 @@ import pytest
 import redis
 from django.conf import settings
 
-from tenants.contracts import (
-    SHADOW_KEY,
-    STATS_KEY,
-    Actor,
-    ShadowCount,
-    ShadowReading,
-    TenantUse,
-    TenantView,
-    WorkerStats,
-)
+from tenants.contracts import Actor, TenantView
+from tenants.reports import SHADOW_KEY, STATS_KEY, ShadowCount, ShadowReading, TenantUse, WorkerStats
 from tenants.services.policy import set_policy
 from tenants.trials import trials
 from tests.tenants.services.test_policy import current

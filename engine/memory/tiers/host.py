@@ -95,11 +95,6 @@ class HostTier:
         """Slabs that hold a block."""
         return len(self._blocks)
 
-    @property
-    def num_dirty(self) -> int:
-        """Slabs that wait for being overwritten."""
-        return len(self._dirty)
-
     def used(self, owner: AccountOwner) -> int:
         """Return the slabs that an owner has."""
         account = self._accounts.get(owner)

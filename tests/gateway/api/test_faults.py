@@ -13,8 +13,8 @@ import openai
 import pytest
 import redis
 
-from tenants.contracts import STATS_KEY
 from tenants.keys import new_key
+from tenants.reports import STATS_KEY
 from tests.gateway.wire.stack import Stack, TenantInTest, wait_for
 
 HELLO = [{"role": "user", "content": "hello"}]

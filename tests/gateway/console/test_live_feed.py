@@ -17,8 +17,8 @@ from django.test import Client
 from django.utils import timezone
 
 from gateway.console import live
-from tenants.contracts import LIVE_GROUP
 from tenants.models import User
+from tenants.reports import LIVE_GROUP
 
 PATIENCE_SECONDS = 10
 OWN = b"http://localhost:8000"

@@ -11,8 +11,9 @@ from django.test import Client
 from django.utils import timezone
 
 from gateway.console.pressure import in_words
-from tenants.contracts import STATS_KEY, InterferencePair, Pressure, TenantView, WorkerStats
+from tenants.contracts import TenantView
 from tenants.models import InterferenceSample, User
+from tenants.reports import STATS_KEY, InterferencePair, Pressure, WorkerStats
 from tenants.services.tenants import create_tenant
 from tests.gateway.console.conftest import ACTOR
 

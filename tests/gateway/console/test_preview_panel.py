@@ -9,15 +9,9 @@ from django.test import Client
 
 from gateway.console.preview import told
 from tenants import selectors
-from tenants.contracts import (
-    PolicyView,
-    PreviewFigures,
-    PreviewView,
-    TenantPreviewView,
-    TenantView,
-    WorkerPreviewView,
-)
+from tenants.contracts import PolicyView, TenantView
 from tenants.models import User
+from tenants.reports import PreviewFigures, PreviewView, TenantPreviewView, WorkerPreviewView
 from tenants.rules.policy import DEFAULT
 from tests.gateway.console.test_policy_page import form
 

@@ -12,8 +12,9 @@ from django.utils import timezone
 
 from gateway.console.share_group_form import limits
 from tenants import selectors
-from tenants.contracts import PREFIXES_KEY, PrefixReading, SharedPrefixView, ShareGroupView, TenantView
+from tenants.contracts import SharedPrefixView, ShareGroupView, TenantView
 from tenants.models import User
+from tenants.reports import PREFIXES_KEY, PrefixReading
 from tenants.services.prefixes import register_prefix
 from tenants.services.share_groups import update_share_group
 from tenants.services.workers import mark_applied, mark_settled

@@ -9,8 +9,9 @@ from django.conf import settings
 from django.test import Client
 
 from tenants import selectors
-from tenants.contracts import STATS_KEY, ShareGroupUse, ShareGroupView, TenantUse, TenantView, WorkerStats
+from tenants.contracts import ShareGroupView, TenantView
 from tenants.models import User
+from tenants.reports import STATS_KEY, ShareGroupUse, TenantUse, WorkerStats
 
 LIST = "/operator/share-groups/"
 NEW = "/operator/new-share-group/"

@@ -12,8 +12,9 @@ from django.utils import timezone
 
 from tenants import selectors
 from tenants.console import readings
-from tenants.contracts import STATS_KEY, Actor, TenantUse, TenantView, WorkerStats
+from tenants.contracts import Actor, TenantView
 from tenants.models import User
+from tenants.reports import STATS_KEY, TenantUse, WorkerStats
 from tenants.services.boosts import start_boost
 from tenants.services.policy import set_policy
 from tenants.services.workers import set_draining

@@ -14,7 +14,8 @@ from gateway.controller.grants import Shares, by_pools, divide_policy
 from gateway.controller.holders import Holder, TenantGrant, limits, tenant
 from gateway.controller.ledger import Ledger
 from gateway.controller.notes import Notes
-from tenants.contracts import PolicyView, TenantUse
+from tenants.contracts import PolicyView
+from tenants.reports import TenantUse
 from tenants.rules.policy import DEFAULT, LOW_WATERMARK
 from tenants.services.grants import Parts
 from tests.gateway.controller.test_ledger import WORKERS

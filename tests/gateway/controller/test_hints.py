@@ -13,7 +13,7 @@ from channels.layers import get_channel_layer
 from django.conf import settings
 
 from engine.protocol import engine_pb2 as pb
-from tenants.contracts import LIVE_GROUP, STATS_KEY, WorkerStats
+from tenants.reports import LIVE_GROUP, STATS_KEY, WorkerStats
 from tests.gateway.controller.conftest import controller, in_thread, set_hard, until, until_stored
 from tests.gateway.controller.scripted_worker import ScriptedWorker, scripted_worker
 from tests.gateway.controller.test_policy_push import all_applied, join

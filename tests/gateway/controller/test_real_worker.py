@@ -15,8 +15,9 @@ from django.conf import settings
 from engine.protocol import engine_pb2 as pb
 from engine.protocol.engine_pb2_grpc import EngineStub
 from gateway.workers.model import Model, model_from_card
-from tenants.contracts import STATS_KEY, WorkerAnnouncement, WorkerStats
+from tenants.contracts import WorkerAnnouncement
 from tenants.models import UsageRecord
+from tenants.reports import STATS_KEY, WorkerStats
 from tenants.services.tenants import create_tenant
 from tenants.services.workers import announce
 from tests.engine.front.process import WorkerProcess

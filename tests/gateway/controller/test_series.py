@@ -11,8 +11,8 @@ from engine.protocol import engine_pb2 as pb
 from gateway.controller.messages import worker_stats
 from gateway.controller.series import SeriesRecorder
 from gateway.controller.threads import DatabaseThreads
-from tenants.contracts import WorkerStats
 from tenants.models import InterferenceSample, PressureSample, TenantSample
+from tenants.reports import WorkerStats
 from tests.gateway.controller.conftest import controller, in_thread, until, until_stored
 from tests.gateway.controller.scripted_worker import scripted_worker
 from tests.gateway.controller.test_policy_push import join

@@ -12,7 +12,8 @@ from django.conf import settings
 from engine.protocol import engine_pb2 as pb
 from gateway.controller import sharing
 from gateway.controller.leadership import POLL_SECONDS
-from tenants.contracts import PREFIXES_KEY, PrefixReading, SharedPrefixView, ShareGroupView
+from tenants.contracts import SharedPrefixView, ShareGroupView
+from tenants.reports import PREFIXES_KEY, PrefixReading
 from tenants.services.policy import set_policy
 from tenants.services.prefixes import register_prefix, remove_prefix
 from tenants.services.share_groups import create_share_group, remove_share_group, update_share_group

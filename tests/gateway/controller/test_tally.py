@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from gateway.controller.tally import LATE_SECONDS, Tally
-from tenants.contracts import (
+from tenants.reports import (
     InterferencePair,
     Pressure,
     SeriesBucket,

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from tenants.contracts import InterferencePair, TenantCounters, TenantView
+from tenants.contracts import TenantView
+from tenants.reports import InterferencePair, TenantCounters
 from tenants.services.keys import create_management_key
 from tenants.services.series import record
 from tests.tenants.conftest import ACTOR

@@ -9,17 +9,9 @@ from django.conf import settings
 from django.test import Client
 
 from tenants import selectors
-from tenants.contracts import (
-    PREFIXES_KEY,
-    STATS_KEY,
-    PrefixReading,
-    SharedPrefixView,
-    ShareGroupUse,
-    TenantView,
-    WorkerStats,
-    WorkerView,
-)
+from tenants.contracts import SharedPrefixView, TenantView, WorkerView
 from tenants.models import User
+from tenants.reports import PREFIXES_KEY, STATS_KEY, PrefixReading, ShareGroupUse, WorkerStats
 from tenants.rules.prefixes import MOST_OF_TENANT
 from tenants.services.policy import set_policy
 from tenants.services.prefixes import register_prefix

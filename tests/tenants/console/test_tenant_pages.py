@@ -8,8 +8,9 @@ import redis
 from django.conf import settings
 from django.test import Client
 
-from tenants.contracts import STATS_KEY, TenantUse, TenantView, WorkerStats, WorkerView
+from tenants.contracts import TenantView, WorkerView
 from tenants.models import User
+from tenants.reports import STATS_KEY, TenantUse, WorkerStats
 
 PAGES = ["/t/acme/", "/t/acme/headroom/", "/t/acme/keys/", "/t/acme/prefixes/"]
 SPENDING = ["/t/acme/playground/", "/t/acme/keys/new/"]

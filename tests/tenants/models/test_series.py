@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from tenants.contracts import InterferencePair
 from tenants.errors import NoTenantScope
 from tenants.models import InterferenceSample
+from tenants.reports import InterferencePair
 from tenants.services.series import record
 from tests.tenants.models.test_scope import QUERIES
 from tests.tenants.services.test_series import AT, bucket

@@ -9,7 +9,8 @@ import msgspec
 import pytest
 from django.utils import timezone
 
-from tenants.contracts import (
+from tenants.models import InterferenceSample, PressureSample, SeriesMark, TenantSample
+from tenants.reports import (
     InterferencePair,
     Pressure,
     PressureReading,
@@ -18,7 +19,6 @@ from tenants.contracts import (
     TenantCounters,
     TenantReading,
 )
-from tenants.models import InterferenceSample, PressureSample, SeriesMark, TenantSample
 from tenants.services.series import claim_marks, record, roll_up, sweep
 
 TENANT = str(uuid.UUID(int=7))
