@@ -77,16 +77,18 @@ def test_playground_streams_and_stops(product: RunningProduct, open_page: Callab
     expect(turns.first.locator(".meter")).to_contain_text("output")
     expect(page.get_by_role("button", name="Send")).to_be_enabled()
 
-    # Seconds of work, unless the random model comes to its end by chance: hence greedy, and some tries.
+    # Seconds of work, unless the random model comes to its end by chance: hence greedy, and some tries. Each is a new
+    # conversation: an answer that was not stopped fills the context, and the next question would be refused.
     page.get_by_label("Max tokens").fill("1900")
     page.get_by_label("Temperature").fill("0")
     for number in range(1, 9):
+        page.get_by_role("button", name="New conversation").click()
         page.get_by_label("Message").fill(f"Tell me everything {number}")
         page.get_by_role("button", name="Send").click()
         with contextlib.suppress(NotThere):
             page.get_by_role("button", name="Stop").click(timeout=2000)
         expect(page.get_by_role("button", name="Send")).to_be_enabled()
-        if "stopped" in turns.nth(number).locator(".meter").inner_text():
+        if "stopped" in turns.last.locator(".meter").inner_text():
             break
     expect(turns.last.locator(".meter")).to_contain_text("stopped")
 
