@@ -76,12 +76,17 @@ class GroupEditor(LimitsEditor[GroupLimits]):
 
 
 def group_page(view: Callable[Concatenate[HttpRequest, User, ShareGroupView, P], HttpResponse]) -> GroupView:
-    """Wrap a view of one group, named in the URL: the view gets the operator and the group. No such group: 404."""
+    """Wrap a view of one group, named in the URL: the view gets the operator and the group.
+
+    No such group: 404; a part of a page that asks for itself anew leads to the list of groups.
+    """
 
     @wraps(view)
     def found(request: HttpRequest, operator: User, /, *args: P.args, **kwargs: P.kwargs) -> HttpResponse:
         group = selectors.share_group(str(kwargs.pop("name")))
         if group is None:
+            if request.method == "GET" and request.headers.get("HX-Request") == "true":
+                return _to_list()  # a part of a page that is open still
             raise Http404
         return view(request, operator, group, *args, **kwargs)
 
@@ -137,9 +142,7 @@ def remove(request: HttpRequest, operator: User, group: ShareGroupView) -> HttpR
     except NotFound as error:
         raise Http404 from error
     request.session[REMOVED] = [group.name, selectors.policy_version()]  # the list says so, once
-    answer = HttpResponse()
-    answer["HX-Redirect"] = reverse("operator-share-groups")
-    return answer
+    return _to_list()
 
 
 @require_safe
@@ -168,6 +171,12 @@ def prefix(request: HttpRequest, operator: User, group: ShareGroupView, prefix_i
 def remove_prefix(request: HttpRequest, operator: User, group: ShareGroupView, prefix_id: str) -> HttpResponse:
     """Remove a prefix, whoever registered it."""
     return prefix_desk.remove(request, _desk(operator, group), prefix_id)
+
+
+def _to_list() -> HttpResponse:
+    answer = HttpResponse()
+    answer["HX-Redirect"] = reverse("operator-share-groups")
+    return answer
 
 
 def _desk(operator: User, group: ShareGroupView) -> Desk:

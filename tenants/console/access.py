@@ -81,3 +81,10 @@ def to_sign_in(request: HttpRequest) -> HttpResponse:
     response = HttpResponse(status=200)
     response["HX-Redirect"] = reverse("sign-in")
     return response
+
+
+def whole_page_anew() -> HttpResponse:
+    """Answer a part of a page that refreshes itself when what the page is about is gone: all of it is read again."""
+    response = HttpResponse()
+    response["HX-Refresh"] = "true"
+    return response

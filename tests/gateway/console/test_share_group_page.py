@@ -111,6 +111,13 @@ def test_unknown_group(console: Client) -> None:
 # ---------------------------------------------------------------- limits
 
 
+def test_an_open_page_leads_to_the_list_when_the_group_is_gone(console: Client) -> None:
+    """A part that asks for itself anew leads away from what is no more; what is posted there is still a 404."""
+    answer = console.get(f"{PREFIXES}list/", headers={"HX-Request": "true"})
+    assert (answer.status_code, answer.headers["HX-Redirect"]) == (200, "/operator/share-groups/")
+    assert console.post(f"{PREFIXES}new/", {}, headers={"HX-Request": "true"}).status_code == 404
+
+
 def test_change_is_saved_and_followed(console: Client, support: ShareGroupView, worker: str) -> None:
     """A lower hard limit is saved under a new version, and its line of acks is of this group alone."""
     page = console.post(PAGE, form(support, kv_hard_bytes="16")).content.decode()

@@ -78,7 +78,8 @@ def test_outsiders_find_nothing(path: str, support: str, make_tenant: MakeTenant
     stranger.force_login(make_user("s@example.com", make_tenant("outside"), "owner"))
     assert stranger.get(PAGE + path).status_code == 404
     own = stranger.get("/t/outside/prefixes/" + path)
-    assert own.status_code == (200 if path == "" else 404)
+    is_polled = path.split("/", 1)[0] in ("use", "list", "acks")
+    assert own.status_code == (200 if path == "" or is_polled else 404)
     assert "a secret of the group" not in own.content.decode()
     assert "assistant" not in own.content.decode()
     assert Client().get(PAGE + path).headers["Location"].startswith("/sign-in/")
@@ -157,6 +158,18 @@ def test_a_tenant_that_leaves_sees_nothing_more(
     assert client.get(f"{PAGE}{prefix.id}/?text").status_code == 404
     assert client.post(f"{PAGE}{prefix.id}/remove/").status_code == 404
     assert len(selectors.shared_prefixes(support)) == 1
+
+
+@pytest.mark.parametrize("path", ["use/", "list/", "acks/{version}/"])
+def test_an_open_page_is_read_again_when_the_group_is_gone(
+    path: str, support: str, tenant: TenantView, client_of: Callable[[str], Client]
+) -> None:
+    """A part that asks for itself has the whole page read anew, which then says that there is no group."""
+    prefix = registered("mine", tenant)
+    client = client_of("owner")
+    join(tenant, "")
+    answer = client.get(PAGE + path.format(version=prefix.version), headers={"HX-Request": "true"})
+    assert (answer.status_code, answer.headers["HX-Refresh"], answer.content) == (200, "true", b"")
 
 
 def test_what_sharing_saves(
