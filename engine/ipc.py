@@ -1,7 +1,8 @@
 """Frames between front and core: msgpack over one pyzmq PAIR socket, one frame a message.
 
     front -> core   SubmitFrame CancelFrame PolicyFrame DrainFrame StopFrame
-    core -> front   ReadyFrame StepFrame AppliedFrame SettledFrame StatsFrame
+                    PrefetchFrame SessionQueryFrame SessionChangeFrame
+    core -> front   ReadyFrame StepFrame AppliedFrame SettledFrame StatsFrame SessionsFrame
 
 The core sends one StepFrame per step that changed anything, whatever the number of sequences in it.
 """
@@ -33,6 +34,7 @@ class SubmitFrame(msgspec.Struct, tag="submit", frozen=True, kw_only=True):
     beam_width: int = 0  # > 0: beam search, as `engine.request.BeamParams`
     length_penalty: float = 1.0
     early_stopping: bool = False
+    session_seconds: float = 0.0  # 0: the worker's default
 
 
 class CancelFrame(msgspec.Struct, tag="cancel", frozen=True):
@@ -74,6 +76,7 @@ class PolicyTenant(msgspec.Struct, frozen=True, kw_only=True):
     shadow: ShadowLimits | None = None
     fleet_hard_bytes: int = 0
     fleet_max_running: int = 0
+    disk_secret: bytes = b""
 
 
 class PolicyShareGroup(msgspec.Struct, frozen=True, kw_only=True):
@@ -106,6 +109,32 @@ class DrainFrame(msgspec.Struct, tag="drain", frozen=True):
 
 class StopFrame(msgspec.Struct, tag="stop", frozen=True):
     """Exit cleanly."""
+
+
+class PrefetchFrame(msgspec.Struct, tag="prefetch", frozen=True, kw_only=True):
+    """The next turn of a session is about to come."""
+
+    tenant: str
+    session: str
+
+
+class SessionQueryFrame(msgspec.Struct, tag="session_query", frozen=True, kw_only=True):
+    """Ask for sessions of a tenant, the last used first; answered by a SessionsFrame with the same `number`."""
+
+    number: int
+    tenant: str
+    session: str = ""  # only this one; empty: all
+    limit: int = 100
+    before: float = 0.0  # last used before this moment, unix seconds; 0: from the newest on
+
+
+class SessionChangeFrame(msgspec.Struct, tag="session_change", frozen=True, kw_only=True):
+    """Change one session; answered by a SessionsFrame with the same `number`: the session, or none if it is unknown."""
+
+    number: int
+    tenant: str
+    session: str
+    action: str  # pin, unpin, prefetch, erase
 
 
 class ReadyFrame(msgspec.Struct, tag="ready", frozen=True, kw_only=True):
@@ -166,6 +195,44 @@ class SettledFrame(msgspec.Struct, tag="settled", frozen=True, kw_only=True):
     at: float
 
 
+class SessionState(msgspec.Struct, frozen=True, kw_only=True):
+    """A session now, as in the protocol. Times are unix seconds."""
+
+    session: str
+    num_tokens: int
+    device_bytes: int
+    host_bytes: int
+    disk_bytes: int
+    num_turns: int
+    created_at: float
+    last_used_at: float
+    expires_at: float  # 0: it is pinned
+    pinned: bool
+    active: bool
+
+
+class SessionsFrame(msgspec.Struct, tag="sessions", frozen=True, kw_only=True):
+    """The answer to a SessionQueryFrame or a SessionChangeFrame."""
+
+    number: int
+    sessions: list[SessionState]
+    num_sessions: int = 0  # of the tenant, in all
+
+
+class TierTraffic(msgspec.Struct, frozen=True, kw_only=True):
+    """Blocks copied from tier to tier since the core started, as in the protocol."""
+
+    source: str  # device, host, disk
+    target: str
+    blocks: int
+    bytes: int
+    seconds: float
+    latencies: list[int]  # 13 counts; the bounds are LATENCY_MS
+
+
+LATENCY_MS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000)
+
+
 class TenantUse(msgspec.Struct, frozen=True, kw_only=True):
     """One tenant's account now; `kv_peak_bytes` is the highest at any step since the last StatsFrame."""
 
@@ -185,6 +252,8 @@ class TenantUse(msgspec.Struct, frozen=True, kw_only=True):
     shadow: list["ShadowCount"] = []
     oldest_wait_seconds: float = 0.0  # now; 0: nobody waits
     weight: float = 1.0
+    disk_bytes: int = 0
+    num_sessions: int = 0
 
 
 class ShadowCount(msgspec.Struct, frozen=True, kw_only=True):
@@ -253,10 +322,31 @@ class StatsFrame(msgspec.Struct, tag="stats", frozen=True, kw_only=True):
     swapped_out_bytes: int = 0  # since the core started, as the next one
     swapped_in_bytes: int = 0
     interference: list[Interference] = []  # pairs that changed since the last StatsFrame
+    disk_bytes_total: int = 0
+    disk_bytes_used: int = 0
+    disk_problem: str = ""  # why the disk is bypassed; empty: it is not
+    disk_errors: int = 0  # this and all below: since the core started
+    traffic: list[TierTraffic] = []
+    tier_hits: dict[str, int] = {}  # prompt tokens found, by tier
+    tier_stall_seconds: float = 0.0
+    prefetched_blocks: int = 0
+    prefetched_used_blocks: int = 0
+    num_sessions: int = 0  # now
+    swap_chosen: int = 0
+    recompute_chosen: int = 0
 
 
-ToCore = SubmitFrame | CancelFrame | PolicyFrame | DrainFrame | StopFrame
-ToFront = ReadyFrame | StepFrame | AppliedFrame | SettledFrame | StatsFrame
+ToCore = (
+    SubmitFrame
+    | CancelFrame
+    | PolicyFrame
+    | DrainFrame
+    | StopFrame
+    | PrefetchFrame
+    | SessionQueryFrame
+    | SessionChangeFrame
+)
+ToFront = ReadyFrame | StepFrame | AppliedFrame | SettledFrame | StatsFrame | SessionsFrame
 
 encode = msgspec.msgpack.Encoder().encode
 decode_to_core = msgspec.msgpack.Decoder(ToCore).decode

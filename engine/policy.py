@@ -35,6 +35,7 @@ class TenantPolicy:
     shadow: ShadowLimits | None = None
     fleet_hard_bytes: int = 0  # of all workers together; what fits it waits for the grant to follow. 0: no others
     fleet_max_running: int = 0
+    disk_secret: bytes = b""  # 32 bytes: what is written to disk is encrypted with it; empty: it is not
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

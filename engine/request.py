@@ -82,6 +82,7 @@ class GenerationRequest:
     sampling: SamplingParams = field(default_factory=SamplingParams)
     priority: Priority = Priority.STANDARD
     session: str = ""
+    session_seconds: float = 0.0  # how long the session is kept after this turn; 0: the worker's default
     deadline: float = 0.0
     arrived_at: float = 0.0
     policy_version: int = 0

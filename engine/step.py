@@ -28,6 +28,8 @@ class SequenceStep(NamedTuple):
     sampling: SamplingParams | None  # sample after the last token; None while a prefill is unfinished
     position: int = 0  # how many tokens the sequence has generated so far: the counter of its random stream
     random_key: int = 0  # the sequence's random stream; the request's seed, or one drawn at submit
+    hosted: tuple[SlabId, ...] = ()  # its leading blocks that are in host memory alone: attention streams them through
+    # staging buffers. Their cells of the block table mean nothing
 
 
 def placeholder(index: int) -> int:
@@ -60,12 +62,31 @@ class SlabMove(NamedTuple):
     slab: SlabId
 
 
+class Transfer(NamedTuple):
+    """Blocks to copy beside the steps: to slabs, or from them.
+
+    It sees what the steps launched before it have written. Until it is done nobody writes to what it reads, nor reads
+    or writes what it writes.
+    """
+
+    number: int  # ascending
+    is_store: bool  # device to host
+    moves: tuple[SlabMove, ...]
+
+
+class TransferDone(NamedTuple):
+    """A transfer that is over."""
+
+    number: int
+    seconds: float  # from its start to its end; waiting for its turn is not in it
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepPlan:
     """One engine step. Decodes come first. Lists may be empty, `sequences` never is for a launched plan.
 
     Order of effects: stores, poison, table writes, loads, copies (one after the other: a target may be a later source),
-    then the step's own KV writes and reads.
+    then the step's own KV writes and reads. Loads may go on while the step computes, layer by layer before each layer.
     """
 
     number: int
@@ -138,6 +159,18 @@ class Runner(Protocol):
 
     def wipe(self, slabs: Sequence[SlabId]) -> None:
         """Overwrite slabs with zeros, after all launched steps: their owners are gone."""
+        ...
+
+    def copy(self, transfer: Transfer) -> None:
+        """Start a transfer, after all launched steps; it runs beside those launched later. They end in any order."""
+        ...
+
+    def copied(self) -> list[TransferDone]:
+        """Return the transfers that have ended since the last call; waits for nothing."""
+        ...
+
+    def slab_memory(self, slab: SlabId) -> memoryview:
+        """Return the bytes of a slab, `block_bytes` of them, writable: for a tier below to read from and write to."""
         ...
 
     @property

@@ -30,6 +30,14 @@ class RefusalCode(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     REFUSAL_CODE_NO_POLICY: _ClassVar[RefusalCode]
     REFUSAL_CODE_DRAINING: _ClassVar[RefusalCode]
     REFUSAL_CODE_UNAVAILABLE: _ClassVar[RefusalCode]
+
+class SessionAction(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    SESSION_ACTION_UNSPECIFIED: _ClassVar[SessionAction]
+    SESSION_ACTION_PIN: _ClassVar[SessionAction]
+    SESSION_ACTION_UNPIN: _ClassVar[SessionAction]
+    SESSION_ACTION_PREFETCH: _ClassVar[SessionAction]
+    SESSION_ACTION_ERASE: _ClassVar[SessionAction]
 PRIORITY_STANDARD: Priority
 PRIORITY_INTERACTIVE: Priority
 PRIORITY_BATCH: Priority
@@ -46,6 +54,11 @@ REFUSAL_CODE_QUEUE_FULL: RefusalCode
 REFUSAL_CODE_NO_POLICY: RefusalCode
 REFUSAL_CODE_DRAINING: RefusalCode
 REFUSAL_CODE_UNAVAILABLE: RefusalCode
+SESSION_ACTION_UNSPECIFIED: SessionAction
+SESSION_ACTION_PIN: SessionAction
+SESSION_ACTION_UNPIN: SessionAction
+SESSION_ACTION_PREFETCH: SessionAction
+SESSION_ACTION_ERASE: SessionAction
 
 class DescribeRequest(_message.Message):
     __slots__ = ()
@@ -95,15 +108,25 @@ class ModelCard(_message.Message):
     def __init__(self, worker_id: _Optional[str] = ..., model: _Optional[str] = ..., digest: _Optional[str] = ..., tokenizer_json: _Optional[bytes] = ..., chat_template: _Optional[str] = ..., special_tokens: _Optional[_Mapping[str, str]] = ..., eos_token_ids: _Optional[_Iterable[int]] = ..., vocab_size: _Optional[int] = ..., max_context_tokens: _Optional[int] = ..., block_size: _Optional[int] = ..., block_bytes: _Optional[int] = ..., num_blocks: _Optional[int] = ..., dtype: _Optional[str] = ..., device: _Optional[str] = ..., kernel_backend: _Optional[str] = ..., engine_version: _Optional[str] = ...) -> None: ...
 
 class Command(_message.Message):
-    __slots__ = ("submit", "cancel")
+    __slots__ = ("submit", "cancel", "prefetch")
     SUBMIT_FIELD_NUMBER: _ClassVar[int]
     CANCEL_FIELD_NUMBER: _ClassVar[int]
+    PREFETCH_FIELD_NUMBER: _ClassVar[int]
     submit: Submit
     cancel: Cancel
-    def __init__(self, submit: _Optional[_Union[Submit, _Mapping]] = ..., cancel: _Optional[_Union[Cancel, _Mapping]] = ...) -> None: ...
+    prefetch: Prefetch
+    def __init__(self, submit: _Optional[_Union[Submit, _Mapping]] = ..., cancel: _Optional[_Union[Cancel, _Mapping]] = ..., prefetch: _Optional[_Union[Prefetch, _Mapping]] = ...) -> None: ...
+
+class Prefetch(_message.Message):
+    __slots__ = ("tenant", "session")
+    TENANT_FIELD_NUMBER: _ClassVar[int]
+    SESSION_FIELD_NUMBER: _ClassVar[int]
+    tenant: str
+    session: str
+    def __init__(self, tenant: _Optional[str] = ..., session: _Optional[str] = ...) -> None: ...
 
 class Submit(_message.Message):
-    __slots__ = ("stream", "request_id", "tenant", "project", "key", "namespace", "session", "priority", "deadline", "token_ids", "sampling", "policy_version", "n", "best_of", "beam_search")
+    __slots__ = ("stream", "request_id", "tenant", "project", "key", "namespace", "session", "priority", "deadline", "token_ids", "sampling", "policy_version", "n", "best_of", "beam_search", "session_seconds")
     STREAM_FIELD_NUMBER: _ClassVar[int]
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     TENANT_FIELD_NUMBER: _ClassVar[int]
@@ -119,6 +142,7 @@ class Submit(_message.Message):
     N_FIELD_NUMBER: _ClassVar[int]
     BEST_OF_FIELD_NUMBER: _ClassVar[int]
     BEAM_SEARCH_FIELD_NUMBER: _ClassVar[int]
+    SESSION_SECONDS_FIELD_NUMBER: _ClassVar[int]
     stream: int
     request_id: str
     tenant: str
@@ -134,7 +158,8 @@ class Submit(_message.Message):
     n: int
     best_of: int
     beam_search: BeamSearch
-    def __init__(self, stream: _Optional[int] = ..., request_id: _Optional[str] = ..., tenant: _Optional[str] = ..., project: _Optional[str] = ..., key: _Optional[str] = ..., namespace: _Optional[bytes] = ..., session: _Optional[str] = ..., priority: _Optional[_Union[Priority, str]] = ..., deadline: _Optional[float] = ..., token_ids: _Optional[_Iterable[int]] = ..., sampling: _Optional[_Union[Sampling, _Mapping]] = ..., policy_version: _Optional[int] = ..., n: _Optional[int] = ..., best_of: _Optional[int] = ..., beam_search: _Optional[_Union[BeamSearch, _Mapping]] = ...) -> None: ...
+    session_seconds: float
+    def __init__(self, stream: _Optional[int] = ..., request_id: _Optional[str] = ..., tenant: _Optional[str] = ..., project: _Optional[str] = ..., key: _Optional[str] = ..., namespace: _Optional[bytes] = ..., session: _Optional[str] = ..., priority: _Optional[_Union[Priority, str]] = ..., deadline: _Optional[float] = ..., token_ids: _Optional[_Iterable[int]] = ..., sampling: _Optional[_Union[Sampling, _Mapping]] = ..., policy_version: _Optional[int] = ..., n: _Optional[int] = ..., best_of: _Optional[int] = ..., beam_search: _Optional[_Union[BeamSearch, _Mapping]] = ..., session_seconds: _Optional[float] = ...) -> None: ...
 
 class Sampling(_message.Message):
     __slots__ = ("max_tokens", "temperature", "top_p", "top_k", "seed", "stop", "stop_token_ids", "ignore_eos")
@@ -279,7 +304,7 @@ class PolicyPush(_message.Message):
     def __init__(self, version: _Optional[int] = ..., snapshot: bool = ..., tenants: _Optional[_Iterable[_Union[TenantPolicy, _Mapping]]] = ..., removed_tenants: _Optional[_Iterable[str]] = ..., epoch: _Optional[int] = ..., share_groups: _Optional[_Iterable[_Union[ShareGroup, _Mapping]]] = ..., removed_share_groups: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class TenantPolicy(_message.Message):
-    __slots__ = ("tenant", "weight", "kv_soft_bytes", "kv_hard_bytes", "max_running", "max_queued", "max_context_tokens", "max_output_tokens", "priority", "share_groups", "host_bytes", "disk_bytes", "shadow", "fleet_hard_bytes", "fleet_max_running")
+    __slots__ = ("tenant", "weight", "kv_soft_bytes", "kv_hard_bytes", "max_running", "max_queued", "max_context_tokens", "max_output_tokens", "priority", "share_groups", "host_bytes", "disk_bytes", "shadow", "fleet_hard_bytes", "fleet_max_running", "disk_secret")
     TENANT_FIELD_NUMBER: _ClassVar[int]
     WEIGHT_FIELD_NUMBER: _ClassVar[int]
     KV_SOFT_BYTES_FIELD_NUMBER: _ClassVar[int]
@@ -295,6 +320,7 @@ class TenantPolicy(_message.Message):
     SHADOW_FIELD_NUMBER: _ClassVar[int]
     FLEET_HARD_BYTES_FIELD_NUMBER: _ClassVar[int]
     FLEET_MAX_RUNNING_FIELD_NUMBER: _ClassVar[int]
+    DISK_SECRET_FIELD_NUMBER: _ClassVar[int]
     tenant: str
     weight: float
     kv_soft_bytes: int
@@ -310,7 +336,8 @@ class TenantPolicy(_message.Message):
     shadow: ShadowLimits
     fleet_hard_bytes: int
     fleet_max_running: int
-    def __init__(self, tenant: _Optional[str] = ..., weight: _Optional[float] = ..., kv_soft_bytes: _Optional[int] = ..., kv_hard_bytes: _Optional[int] = ..., max_running: _Optional[int] = ..., max_queued: _Optional[int] = ..., max_context_tokens: _Optional[int] = ..., max_output_tokens: _Optional[int] = ..., priority: _Optional[_Union[Priority, str]] = ..., share_groups: _Optional[_Iterable[str]] = ..., host_bytes: _Optional[int] = ..., disk_bytes: _Optional[int] = ..., shadow: _Optional[_Union[ShadowLimits, _Mapping]] = ..., fleet_hard_bytes: _Optional[int] = ..., fleet_max_running: _Optional[int] = ...) -> None: ...
+    disk_secret: bytes
+    def __init__(self, tenant: _Optional[str] = ..., weight: _Optional[float] = ..., kv_soft_bytes: _Optional[int] = ..., kv_hard_bytes: _Optional[int] = ..., max_running: _Optional[int] = ..., max_queued: _Optional[int] = ..., max_context_tokens: _Optional[int] = ..., max_output_tokens: _Optional[int] = ..., priority: _Optional[_Union[Priority, str]] = ..., share_groups: _Optional[_Iterable[str]] = ..., host_bytes: _Optional[int] = ..., disk_bytes: _Optional[int] = ..., shadow: _Optional[_Union[ShadowLimits, _Mapping]] = ..., fleet_hard_bytes: _Optional[int] = ..., fleet_max_running: _Optional[int] = ..., disk_secret: _Optional[bytes] = ...) -> None: ...
 
 class ShadowLimits(_message.Message):
     __slots__ = ("kv_hard_bytes", "max_running", "max_queued", "max_context_tokens", "max_output_tokens")
@@ -417,7 +444,7 @@ class Settled(_message.Message):
     def __init__(self, version: _Optional[int] = ..., epoch: _Optional[int] = ..., at: _Optional[float] = ...) -> None: ...
 
 class Stats(_message.Message):
-    __slots__ = ("at", "step", "blocks_total", "blocks_free", "blocks_open", "blocks_sealed", "block_bytes", "running", "queued", "prompt_tokens_per_second", "output_tokens_per_second", "tenants", "applied_version", "core_ready", "num_preemptions", "blocks_cached", "share_groups", "core_started_at", "pressure", "host_bytes_total", "host_bytes_used", "swapped_out_bytes", "swapped_in_bytes", "interference")
+    __slots__ = ("at", "step", "blocks_total", "blocks_free", "blocks_open", "blocks_sealed", "block_bytes", "running", "queued", "prompt_tokens_per_second", "output_tokens_per_second", "tenants", "applied_version", "core_ready", "num_preemptions", "blocks_cached", "share_groups", "core_started_at", "pressure", "host_bytes_total", "host_bytes_used", "swapped_out_bytes", "swapped_in_bytes", "interference", "disk_bytes_total", "disk_bytes_used", "disk_problem", "disk_errors", "traffic", "tier_hits", "tier_stall_seconds", "prefetched_blocks", "prefetched_used_blocks", "num_sessions", "prefix_asked_tokens", "prefix_found_tokens", "swap_chosen", "recompute_chosen")
     AT_FIELD_NUMBER: _ClassVar[int]
     STEP_FIELD_NUMBER: _ClassVar[int]
     BLOCKS_TOTAL_FIELD_NUMBER: _ClassVar[int]
@@ -442,6 +469,20 @@ class Stats(_message.Message):
     SWAPPED_OUT_BYTES_FIELD_NUMBER: _ClassVar[int]
     SWAPPED_IN_BYTES_FIELD_NUMBER: _ClassVar[int]
     INTERFERENCE_FIELD_NUMBER: _ClassVar[int]
+    DISK_BYTES_TOTAL_FIELD_NUMBER: _ClassVar[int]
+    DISK_BYTES_USED_FIELD_NUMBER: _ClassVar[int]
+    DISK_PROBLEM_FIELD_NUMBER: _ClassVar[int]
+    DISK_ERRORS_FIELD_NUMBER: _ClassVar[int]
+    TRAFFIC_FIELD_NUMBER: _ClassVar[int]
+    TIER_HITS_FIELD_NUMBER: _ClassVar[int]
+    TIER_STALL_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    PREFETCHED_BLOCKS_FIELD_NUMBER: _ClassVar[int]
+    PREFETCHED_USED_BLOCKS_FIELD_NUMBER: _ClassVar[int]
+    NUM_SESSIONS_FIELD_NUMBER: _ClassVar[int]
+    PREFIX_ASKED_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    PREFIX_FOUND_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    SWAP_CHOSEN_FIELD_NUMBER: _ClassVar[int]
+    RECOMPUTE_CHOSEN_FIELD_NUMBER: _ClassVar[int]
     at: float
     step: int
     blocks_total: int
@@ -466,7 +507,45 @@ class Stats(_message.Message):
     swapped_out_bytes: int
     swapped_in_bytes: int
     interference: _containers.RepeatedCompositeFieldContainer[Interference]
-    def __init__(self, at: _Optional[float] = ..., step: _Optional[int] = ..., blocks_total: _Optional[int] = ..., blocks_free: _Optional[int] = ..., blocks_open: _Optional[int] = ..., blocks_sealed: _Optional[int] = ..., block_bytes: _Optional[int] = ..., running: _Optional[int] = ..., queued: _Optional[int] = ..., prompt_tokens_per_second: _Optional[float] = ..., output_tokens_per_second: _Optional[float] = ..., tenants: _Optional[_Iterable[_Union[TenantStats, _Mapping]]] = ..., applied_version: _Optional[int] = ..., core_ready: bool = ..., num_preemptions: _Optional[int] = ..., blocks_cached: _Optional[int] = ..., share_groups: _Optional[_Iterable[_Union[ShareGroupStats, _Mapping]]] = ..., core_started_at: _Optional[float] = ..., pressure: _Optional[_Union[Pressure, _Mapping]] = ..., host_bytes_total: _Optional[int] = ..., host_bytes_used: _Optional[int] = ..., swapped_out_bytes: _Optional[int] = ..., swapped_in_bytes: _Optional[int] = ..., interference: _Optional[_Iterable[_Union[Interference, _Mapping]]] = ...) -> None: ...
+    disk_bytes_total: int
+    disk_bytes_used: int
+    disk_problem: str
+    disk_errors: int
+    traffic: _containers.RepeatedCompositeFieldContainer[TierTraffic]
+    tier_hits: _containers.RepeatedCompositeFieldContainer[TierHits]
+    tier_stall_seconds: float
+    prefetched_blocks: int
+    prefetched_used_blocks: int
+    num_sessions: int
+    prefix_asked_tokens: int
+    prefix_found_tokens: int
+    swap_chosen: int
+    recompute_chosen: int
+    def __init__(self, at: _Optional[float] = ..., step: _Optional[int] = ..., blocks_total: _Optional[int] = ..., blocks_free: _Optional[int] = ..., blocks_open: _Optional[int] = ..., blocks_sealed: _Optional[int] = ..., block_bytes: _Optional[int] = ..., running: _Optional[int] = ..., queued: _Optional[int] = ..., prompt_tokens_per_second: _Optional[float] = ..., output_tokens_per_second: _Optional[float] = ..., tenants: _Optional[_Iterable[_Union[TenantStats, _Mapping]]] = ..., applied_version: _Optional[int] = ..., core_ready: bool = ..., num_preemptions: _Optional[int] = ..., blocks_cached: _Optional[int] = ..., share_groups: _Optional[_Iterable[_Union[ShareGroupStats, _Mapping]]] = ..., core_started_at: _Optional[float] = ..., pressure: _Optional[_Union[Pressure, _Mapping]] = ..., host_bytes_total: _Optional[int] = ..., host_bytes_used: _Optional[int] = ..., swapped_out_bytes: _Optional[int] = ..., swapped_in_bytes: _Optional[int] = ..., interference: _Optional[_Iterable[_Union[Interference, _Mapping]]] = ..., disk_bytes_total: _Optional[int] = ..., disk_bytes_used: _Optional[int] = ..., disk_problem: _Optional[str] = ..., disk_errors: _Optional[int] = ..., traffic: _Optional[_Iterable[_Union[TierTraffic, _Mapping]]] = ..., tier_hits: _Optional[_Iterable[_Union[TierHits, _Mapping]]] = ..., tier_stall_seconds: _Optional[float] = ..., prefetched_blocks: _Optional[int] = ..., prefetched_used_blocks: _Optional[int] = ..., num_sessions: _Optional[int] = ..., prefix_asked_tokens: _Optional[int] = ..., prefix_found_tokens: _Optional[int] = ..., swap_chosen: _Optional[int] = ..., recompute_chosen: _Optional[int] = ...) -> None: ...
+
+class TierTraffic(_message.Message):
+    __slots__ = ("source", "target", "blocks", "bytes", "seconds", "latencies")
+    SOURCE_FIELD_NUMBER: _ClassVar[int]
+    TARGET_FIELD_NUMBER: _ClassVar[int]
+    BLOCKS_FIELD_NUMBER: _ClassVar[int]
+    BYTES_FIELD_NUMBER: _ClassVar[int]
+    SECONDS_FIELD_NUMBER: _ClassVar[int]
+    LATENCIES_FIELD_NUMBER: _ClassVar[int]
+    source: str
+    target: str
+    blocks: int
+    bytes: int
+    seconds: float
+    latencies: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, source: _Optional[str] = ..., target: _Optional[str] = ..., blocks: _Optional[int] = ..., bytes: _Optional[int] = ..., seconds: _Optional[float] = ..., latencies: _Optional[_Iterable[int]] = ...) -> None: ...
+
+class TierHits(_message.Message):
+    __slots__ = ("tier", "tokens")
+    TIER_FIELD_NUMBER: _ClassVar[int]
+    TOKENS_FIELD_NUMBER: _ClassVar[int]
+    tier: str
+    tokens: int
+    def __init__(self, tier: _Optional[str] = ..., tokens: _Optional[int] = ...) -> None: ...
 
 class Pressure(_message.Message):
     __slots__ = ("score", "use", "borrowed", "wait", "swap")
@@ -499,7 +578,7 @@ class Interference(_message.Message):
     def __init__(self, by: _Optional[str] = ..., of: _Optional[str] = ..., cached_blocks: _Optional[int] = ..., num_preemptions: _Optional[int] = ..., recomputed_tokens: _Optional[int] = ..., swapped_bytes: _Optional[int] = ...) -> None: ...
 
 class TenantStats(_message.Message):
-    __slots__ = ("tenant", "kv_bytes", "running", "queued", "output_tokens_per_second", "kv_peak_bytes", "kv_cached_bytes", "kv_borrowed_bytes", "host_bytes", "above_soft_seconds", "service", "num_preemptions", "recomputed_tokens", "oldest_wait_seconds", "shadow", "output_tokens", "weight")
+    __slots__ = ("tenant", "kv_bytes", "running", "queued", "output_tokens_per_second", "kv_peak_bytes", "kv_cached_bytes", "kv_borrowed_bytes", "host_bytes", "above_soft_seconds", "service", "num_preemptions", "recomputed_tokens", "oldest_wait_seconds", "shadow", "output_tokens", "weight", "disk_bytes", "num_sessions")
     TENANT_FIELD_NUMBER: _ClassVar[int]
     KV_BYTES_FIELD_NUMBER: _ClassVar[int]
     RUNNING_FIELD_NUMBER: _ClassVar[int]
@@ -517,6 +596,8 @@ class TenantStats(_message.Message):
     SHADOW_FIELD_NUMBER: _ClassVar[int]
     OUTPUT_TOKENS_FIELD_NUMBER: _ClassVar[int]
     WEIGHT_FIELD_NUMBER: _ClassVar[int]
+    DISK_BYTES_FIELD_NUMBER: _ClassVar[int]
+    NUM_SESSIONS_FIELD_NUMBER: _ClassVar[int]
     tenant: str
     kv_bytes: int
     running: int
@@ -534,7 +615,9 @@ class TenantStats(_message.Message):
     shadow: _containers.RepeatedCompositeFieldContainer[ShadowCount]
     output_tokens: int
     weight: float
-    def __init__(self, tenant: _Optional[str] = ..., kv_bytes: _Optional[int] = ..., running: _Optional[int] = ..., queued: _Optional[int] = ..., output_tokens_per_second: _Optional[float] = ..., kv_peak_bytes: _Optional[int] = ..., kv_cached_bytes: _Optional[int] = ..., kv_borrowed_bytes: _Optional[int] = ..., host_bytes: _Optional[int] = ..., above_soft_seconds: _Optional[float] = ..., service: _Optional[float] = ..., num_preemptions: _Optional[int] = ..., recomputed_tokens: _Optional[int] = ..., oldest_wait_seconds: _Optional[float] = ..., shadow: _Optional[_Iterable[_Union[ShadowCount, _Mapping]]] = ..., output_tokens: _Optional[int] = ..., weight: _Optional[float] = ...) -> None: ...
+    disk_bytes: int
+    num_sessions: int
+    def __init__(self, tenant: _Optional[str] = ..., kv_bytes: _Optional[int] = ..., running: _Optional[int] = ..., queued: _Optional[int] = ..., output_tokens_per_second: _Optional[float] = ..., kv_peak_bytes: _Optional[int] = ..., kv_cached_bytes: _Optional[int] = ..., kv_borrowed_bytes: _Optional[int] = ..., host_bytes: _Optional[int] = ..., above_soft_seconds: _Optional[float] = ..., service: _Optional[float] = ..., num_preemptions: _Optional[int] = ..., recomputed_tokens: _Optional[int] = ..., oldest_wait_seconds: _Optional[float] = ..., shadow: _Optional[_Iterable[_Union[ShadowCount, _Mapping]]] = ..., output_tokens: _Optional[int] = ..., weight: _Optional[float] = ..., disk_bytes: _Optional[int] = ..., num_sessions: _Optional[int] = ...) -> None: ...
 
 class ShadowCount(_message.Message):
     __slots__ = ("limit", "refused", "delayed")
@@ -607,6 +690,62 @@ class UsageRecord(_message.Message):
     finish_reason: FinishReason
     num_preemptions: int
     def __init__(self, sequence: _Optional[int] = ..., request_id: _Optional[str] = ..., tenant: _Optional[str] = ..., project: _Optional[str] = ..., key: _Optional[str] = ..., session: _Optional[str] = ..., model: _Optional[str] = ..., worker_id: _Optional[str] = ..., prompt_tokens: _Optional[int] = ..., cached_tokens: _Optional[int] = ..., completion_tokens: _Optional[int] = ..., kv_device_byte_seconds: _Optional[float] = ..., queue_seconds: _Optional[float] = ..., ttft_seconds: _Optional[float] = ..., started_at: _Optional[float] = ..., finished_at: _Optional[float] = ..., finish_reason: _Optional[_Union[FinishReason, str]] = ..., num_preemptions: _Optional[int] = ...) -> None: ...
+
+class SessionQuery(_message.Message):
+    __slots__ = ("tenant", "session", "limit", "before")
+    TENANT_FIELD_NUMBER: _ClassVar[int]
+    SESSION_FIELD_NUMBER: _ClassVar[int]
+    LIMIT_FIELD_NUMBER: _ClassVar[int]
+    BEFORE_FIELD_NUMBER: _ClassVar[int]
+    tenant: str
+    session: str
+    limit: int
+    before: float
+    def __init__(self, tenant: _Optional[str] = ..., session: _Optional[str] = ..., limit: _Optional[int] = ..., before: _Optional[float] = ...) -> None: ...
+
+class SessionPage(_message.Message):
+    __slots__ = ("sessions", "num_sessions")
+    SESSIONS_FIELD_NUMBER: _ClassVar[int]
+    NUM_SESSIONS_FIELD_NUMBER: _ClassVar[int]
+    sessions: _containers.RepeatedCompositeFieldContainer[Session]
+    num_sessions: int
+    def __init__(self, sessions: _Optional[_Iterable[_Union[Session, _Mapping]]] = ..., num_sessions: _Optional[int] = ...) -> None: ...
+
+class Session(_message.Message):
+    __slots__ = ("session", "num_tokens", "device_bytes", "host_bytes", "disk_bytes", "num_turns", "created_at", "last_used_at", "expires_at", "pinned", "active")
+    SESSION_FIELD_NUMBER: _ClassVar[int]
+    NUM_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    DEVICE_BYTES_FIELD_NUMBER: _ClassVar[int]
+    HOST_BYTES_FIELD_NUMBER: _ClassVar[int]
+    DISK_BYTES_FIELD_NUMBER: _ClassVar[int]
+    NUM_TURNS_FIELD_NUMBER: _ClassVar[int]
+    CREATED_AT_FIELD_NUMBER: _ClassVar[int]
+    LAST_USED_AT_FIELD_NUMBER: _ClassVar[int]
+    EXPIRES_AT_FIELD_NUMBER: _ClassVar[int]
+    PINNED_FIELD_NUMBER: _ClassVar[int]
+    ACTIVE_FIELD_NUMBER: _ClassVar[int]
+    session: str
+    num_tokens: int
+    device_bytes: int
+    host_bytes: int
+    disk_bytes: int
+    num_turns: int
+    created_at: float
+    last_used_at: float
+    expires_at: float
+    pinned: bool
+    active: bool
+    def __init__(self, session: _Optional[str] = ..., num_tokens: _Optional[int] = ..., device_bytes: _Optional[int] = ..., host_bytes: _Optional[int] = ..., disk_bytes: _Optional[int] = ..., num_turns: _Optional[int] = ..., created_at: _Optional[float] = ..., last_used_at: _Optional[float] = ..., expires_at: _Optional[float] = ..., pinned: bool = ..., active: bool = ...) -> None: ...
+
+class SessionChange(_message.Message):
+    __slots__ = ("tenant", "session", "action")
+    TENANT_FIELD_NUMBER: _ClassVar[int]
+    SESSION_FIELD_NUMBER: _ClassVar[int]
+    ACTION_FIELD_NUMBER: _ClassVar[int]
+    tenant: str
+    session: str
+    action: SessionAction
+    def __init__(self, tenant: _Optional[str] = ..., session: _Optional[str] = ..., action: _Optional[_Union[SessionAction, str]] = ...) -> None: ...
 
 class PreviewRequest(_message.Message):
     __slots__ = ("tenants", "seconds", "current")

@@ -54,6 +54,16 @@ class EngineStub(object):
                 request_serializer=engine_dot_protocol_dot_engine__pb2.PreviewRequest.SerializeToString,
                 response_deserializer=engine_dot_protocol_dot_engine__pb2.PreviewReport.FromString,
                 _registered_method=True)
+        self.ListSessions = channel.unary_unary(
+                '/tollgate.engine.v1.Engine/ListSessions',
+                request_serializer=engine_dot_protocol_dot_engine__pb2.SessionQuery.SerializeToString,
+                response_deserializer=engine_dot_protocol_dot_engine__pb2.SessionPage.FromString,
+                _registered_method=True)
+        self.ChangeSession = channel.unary_unary(
+                '/tollgate.engine.v1.Engine/ChangeSession',
+                request_serializer=engine_dot_protocol_dot_engine__pb2.SessionChange.SerializeToString,
+                response_deserializer=engine_dot_protocol_dot_engine__pb2.Session.FromString,
+                _registered_method=True)
 
 
 class EngineServicer(object):
@@ -88,6 +98,21 @@ class EngineServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ListSessions(self, request, context):
+        """The sessions of one tenant that this worker keeps, the last used first.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ChangeSession(self, request, context):
+        """Pin, bring up or erase one session. NOT_FOUND: this worker has no such session. An erasure is answered when the bytes
+        are gone from every tier.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_EngineServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -110,6 +135,16 @@ def add_EngineServicer_to_server(servicer, server):
                     servicer.Preview,
                     request_deserializer=engine_dot_protocol_dot_engine__pb2.PreviewRequest.FromString,
                     response_serializer=engine_dot_protocol_dot_engine__pb2.PreviewReport.SerializeToString,
+            ),
+            'ListSessions': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListSessions,
+                    request_deserializer=engine_dot_protocol_dot_engine__pb2.SessionQuery.FromString,
+                    response_serializer=engine_dot_protocol_dot_engine__pb2.SessionPage.SerializeToString,
+            ),
+            'ChangeSession': grpc.unary_unary_rpc_method_handler(
+                    servicer.ChangeSession,
+                    request_deserializer=engine_dot_protocol_dot_engine__pb2.SessionChange.FromString,
+                    response_serializer=engine_dot_protocol_dot_engine__pb2.Session.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -220,6 +255,60 @@ class Engine(object):
             '/tollgate.engine.v1.Engine/Preview',
             engine_dot_protocol_dot_engine__pb2.PreviewRequest.SerializeToString,
             engine_dot_protocol_dot_engine__pb2.PreviewReport.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListSessions(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/tollgate.engine.v1.Engine/ListSessions',
+            engine_dot_protocol_dot_engine__pb2.SessionQuery.SerializeToString,
+            engine_dot_protocol_dot_engine__pb2.SessionPage.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ChangeSession(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/tollgate.engine.v1.Engine/ChangeSession',
+            engine_dot_protocol_dot_engine__pb2.SessionChange.SerializeToString,
+            engine_dot_protocol_dot_engine__pb2.Session.FromString,
             options,
             channel_credentials,
             insecure,

@@ -263,7 +263,7 @@ class Scheduler:
             sequence.computed = after = computed + 1
             position = after - sequence.num_prompt
             # In the order of SequenceStep's fields: a call of SequenceStep takes twice as long.
-            step = (sequence.id, table.row, computed, (token,), sequence.sampling, position, sequence.random_key)
+            step = (sequence.id, table.row, computed, (token,), sequence.sampling, position, sequence.random_key, ())
             parts.append(_new(SequenceStep, step))
         if num_preempted != self.roster.num_preemptions:
             parts = self._without_preempted(parts)
