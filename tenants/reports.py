@@ -79,6 +79,8 @@ class TenantUse(msgspec.Struct, frozen=True, kw_only=True):
     shadow: tuple[ShadowCount, ...] = ()
     oldest_wait_seconds: float = 0.0  # now; 0: nobody waits
     weight: float = 1.0
+    disk_bytes: int = 0
+    num_sessions: int = 0
 
 
 class ShareGroupUse(msgspec.Struct, frozen=True, kw_only=True):
@@ -100,6 +102,20 @@ class PrefixReading(msgspec.Struct, frozen=True, kw_only=True):
     num_tokens: int
     shared_tokens: int
     problem: str = ""  # why nothing of it is shared, and what to do
+
+
+class TierTraffic(msgspec.Struct, frozen=True, kw_only=True):
+    """Blocks copied from one tier to another since the core started. Tiers: device, host, disk."""
+
+    source: str
+    target: str
+    blocks: int = 0
+    bytes: int = 0
+    seconds: float = 0.0  # that the copies took
+    latencies: tuple[int, ...] = ()  # copies by how long each took: within each of LATENCY_MS, and longer
+
+
+LATENCY_MS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000)
 
 
 class WorkerStats(msgspec.Struct, frozen=True, kw_only=True):
@@ -128,6 +144,20 @@ class WorkerStats(msgspec.Struct, frozen=True, kw_only=True):
     swapped_in_bytes: int = 0
     # Pairs that changed since the stats before; one of zeros is forgotten, and counts from zero should it come back.
     interference: tuple[InterferencePair, ...] = ()
+    disk_bytes_total: int = 0
+    disk_bytes_used: int = 0
+    disk_problem: str = ""  # why the disk is bypassed; empty: it is not
+    disk_errors: int = 0  # this and all below: since the core started
+    prefix_asked_tokens: int = 0  # of prompts when they were first admitted
+    prefix_found_tokens: int = 0  # of them, those that were cached, in any tier
+    traffic: tuple[TierTraffic, ...] = ()
+    tier_hits: dict[str, int] = {}  # prompt tokens that were found, by tier
+    tier_stall_seconds: float = 0.0  # that requests have waited for a tier
+    prefetched_blocks: int = 0
+    prefetched_used_blocks: int = 0
+    swap_chosen: int = 0  # preempted sequences that were swapped
+    recompute_chosen: int = 0
+    num_sessions: int = 0  # now
 
 
 class TenantCounters(msgspec.Struct, frozen=True, array_like=True):

@@ -13,7 +13,7 @@ from gateway.controller.holders import (
 )
 from gateway.controller.ledger import Push
 from tenants.contracts import PriorityName, UsageEntry
-from tenants.reports import InterferencePair, Pressure, ShadowCount, ShareGroupUse, TenantUse, WorkerStats
+from tenants.reports import InterferencePair, Pressure, ShadowCount, ShareGroupUse, TenantUse, TierTraffic, WorkerStats
 
 _PRIORITY: dict[PriorityName, pb.Priority] = {
     "standard": pb.PRIORITY_STANDARD,
@@ -158,6 +158,8 @@ def worker_stats(worker_id: str, stats: pb.Stats) -> WorkerStats:
                 shadow=tuple(_shadow_count(count) for count in use.shadow),
                 oldest_wait_seconds=use.oldest_wait_seconds,
                 weight=use.weight or 1.0,
+                disk_bytes=use.disk_bytes,
+                num_sessions=use.num_sessions,
             )
             for use in stats.tenants
         ),
@@ -179,6 +181,31 @@ def worker_stats(worker_id: str, stats: pb.Stats) -> WorkerStats:
         swapped_out_bytes=stats.swapped_out_bytes,
         swapped_in_bytes=stats.swapped_in_bytes,
         interference=tuple(_pair(pair) for pair in stats.interference),
+        disk_bytes_total=stats.disk_bytes_total,
+        disk_bytes_used=stats.disk_bytes_used,
+        disk_problem=stats.disk_problem,
+        disk_errors=stats.disk_errors,
+        prefix_asked_tokens=stats.prefix_asked_tokens,
+        prefix_found_tokens=stats.prefix_found_tokens,
+        traffic=tuple(_traffic(traffic) for traffic in stats.traffic),
+        tier_hits={hits.tier: hits.tokens for hits in stats.tier_hits},
+        tier_stall_seconds=stats.tier_stall_seconds,
+        prefetched_blocks=stats.prefetched_blocks,
+        prefetched_used_blocks=stats.prefetched_used_blocks,
+        swap_chosen=stats.swap_chosen,
+        recompute_chosen=stats.recompute_chosen,
+        num_sessions=stats.num_sessions,
+    )
+
+
+def _traffic(traffic: pb.TierTraffic) -> TierTraffic:
+    return TierTraffic(
+        source=traffic.source,
+        target=traffic.target,
+        blocks=traffic.blocks,
+        bytes=traffic.bytes,
+        seconds=traffic.seconds,
+        latencies=tuple(traffic.latencies),
     )
 
 

@@ -32,6 +32,8 @@ class Use:
     output_tokens_per_second: float = 0.0
     kv_borrowed_bytes: int = 0  # of `kv_bytes`, above the guarantees of the workers that hold it
     host_bytes: int = 0
+    disk_bytes: int = 0
+    num_sessions: int = 0
     above_soft_seconds: float = 0.0  # since the workers' cores started: of the one that counts most
     oldest_wait_seconds: float = 0.0  # now; 0: nobody waits
 
@@ -150,6 +152,8 @@ def _plus(total: Use, use: TenantUse | ShareGroupUse) -> Use:
         output_tokens_per_second=total.output_tokens_per_second + use.output_tokens_per_second,
         kv_borrowed_bytes=total.kv_borrowed_bytes + use.kv_borrowed_bytes,
         host_bytes=total.host_bytes + use.host_bytes,
+        disk_bytes=total.disk_bytes + use.disk_bytes,
+        num_sessions=total.num_sessions + use.num_sessions,
         above_soft_seconds=max(total.above_soft_seconds, use.above_soft_seconds),
         oldest_wait_seconds=max(total.oldest_wait_seconds, use.oldest_wait_seconds),
     )
