@@ -22,8 +22,8 @@ from typing import Any
 from gateway.embedded.tethered import tethered_here
 
 ROOT = Path(__file__).resolve().parent.parent
-READY_SECONDS = 90
-STOP_SECONDS = 40
+READY_SECONDS = 150
+STOP_SECONDS = 90
 # The run's own servers and secrets are not the product's: it brings its own.
 NOT_INHERITED = ("DATABASE_URL", "REDIS_URL", "SECRET_KEY", "KEY_PEPPER", "ENGINE_TOKEN", "TOLLGATE_PARENT_PID")
 

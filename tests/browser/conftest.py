@@ -4,7 +4,7 @@ import shutil
 from collections.abc import Callable, Iterator
 
 import pytest
-from playwright.sync_api import Browser, ConsoleMessage, Page, Request, Response, sync_playwright
+from playwright.sync_api import Browser, ConsoleMessage, Page, Request, Response, expect, sync_playwright
 
 from tests.product import RunningProduct
 
@@ -18,9 +18,11 @@ FLAGS = (
     "--disable-component-update",
     "--disable-sync",
 )
-PATIENCE_MS = 20_000
+PATIENCE_MS = 40_000  # of a machine that is slow, and loaded
 WIDE = (1440, 900)
 NARROW = (390, 844)
+
+expect.set_options(timeout=PATIENCE_MS)  # of its own it waits five seconds
 
 
 @pytest.fixture

@@ -58,11 +58,11 @@ def replay(page: Page) -> None:
     """Wait for the replay that the changed form has asked for; ask again while the machine is too busy."""
     deadline = time.monotonic() + 3 * PATIENCE_MS / 1000
     told = page.locator("#preview:not(.htmx-request)")
-    expect(told).to_contain_text(ANSWERED, timeout=PATIENCE_MS)
+    expect(told).to_contain_text(ANSWERED)
     while not REPLAYED.search(told.inner_text()):
         assert time.monotonic() < deadline, told.inner_text()
         page.get_by_role("button", name="Replay").click()
-        expect(told).to_contain_text(ANSWERED, timeout=PATIENCE_MS)
+        expect(told).to_contain_text(ANSWERED)
 
 
 @pytest.mark.usefixtures("_whale_as_found")
@@ -172,7 +172,7 @@ def test_pressure_is_drawn(product: RunningProduct, console: Watched) -> None:
     page = console.page
     console.go("/operator/pressure/?range=15m")
     chart = page.locator("[data-part=pressure] .chart")
-    expect(chart).to_be_visible(timeout=2 * PATIENCE_MS)
+    expect(chart).to_be_visible()
     chart.focus()
     page.keyboard.press("End")
     expect(chart.locator(".chart-tip")).to_be_visible()
@@ -188,7 +188,7 @@ def test_pages_fit_a_phone(product: RunningProduct, open_page: Callable[..., Wat
     watched = open_page(NARROW, scheme)
     watched.sign_in(product.serve["operator"]["email"], product.serve["operator"]["password"])
     watched.go("/operator/pressure/")
-    expect(watched.page.locator("[data-part=pressure] .chart")).to_be_visible(timeout=2 * PATIENCE_MS)
+    expect(watched.page.locator("[data-part=pressure] .chart")).to_be_visible()
     assert watched.overflow() == 0
     watched.go(PAGE)
     watched.page.get_by_role("heading", name="Limits on trial").click()

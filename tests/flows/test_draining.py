@@ -20,7 +20,7 @@ def operator(product: RunningProduct) -> Iterator[httpx.Client]:
     """Return an operator's client of the management API; at the end no worker drains."""
     headers = {"authorization": f"Bearer {product.serve['operator']['api_key']}"}
     origin = product.serve["base_url"].removesuffix("/v1")
-    with httpx.Client(base_url=f"{origin}/api/v1", headers=headers, timeout=20) as client:
+    with httpx.Client(base_url=f"{origin}/api/v1", headers=headers, timeout=60) as client:
         yield client
         drain(client, False)
 

@@ -30,7 +30,7 @@ class Operator:
     def __init__(self, product: RunningProduct, slug: str) -> None:
         origin = product.serve["base_url"].removesuffix("/v1")
         headers = {"authorization": f"Bearer {product.serve['operator']['api_key']}"}
-        self.http = httpx.Client(base_url=f"{origin}/api/v1", headers=headers, timeout=20)
+        self.http = httpx.Client(base_url=f"{origin}/api/v1", headers=headers, timeout=60)
         self.path = f"/tenants/{slug}/policy/"
 
     def policy(self) -> dict[str, Any]:

@@ -59,6 +59,6 @@ def ledger(serve: dict[str, Any], slug: str) -> dict[str, dict[str, Any]]:
     """Return a tenant's newest usage records by request id, as the operator's API shows them."""
     url = serve["base_url"].removesuffix("/v1") + "/api/v1/usage/"
     headers = {"authorization": f"Bearer {serve['operator']['api_key']}"}
-    answer = httpx.get(url, params={"tenant": slug}, headers=headers, timeout=20)
+    answer = httpx.get(url, params={"tenant": slug}, headers=headers, timeout=60)
     assert answer.status_code == 200, answer.text
     return {record["request_id"]: record for record in answer.json()["data"]}

@@ -32,7 +32,7 @@ class House:
     def __init__(self, product: RunningProduct) -> None:
         origin = product.serve["base_url"].removesuffix("/v1")
         headers = {"authorization": f"Bearer {product.serve['operator']['api_key']}"}
-        self.http = httpx.Client(base_url=f"{origin}/api/v1", headers=headers, timeout=20)
+        self.http = httpx.Client(base_url=f"{origin}/api/v1", headers=headers, timeout=60)
         self.store: redis.Redis[bytes] = redis.Redis.from_url(product.redis_url())
         self._product = product
         self._num_registered = 0

@@ -24,7 +24,7 @@ def shared_stack() -> Iterator[Stack]:
     with tempfile.TemporaryDirectory(prefix="tollgate-wire-") as name:  # short: it holds unix sockets
         folder = Path(name)
         models = {
-            "tiny": make_tiny_model(folder / "model-tiny", seed=1),
+            "tiny": make_tiny_model(folder / "model-tiny", seed=1, max_context=1 << 15),
             "plain": make_tiny_model(folder / "model-plain", seed=2, chat_template=False),
         }
         with running_stack(folder, models) as running:
@@ -40,5 +40,5 @@ def stack(shared_stack: Stack) -> Iterator[Stack]:
 
 @pytest.fixture
 def tenant(stack: Stack) -> TenantInTest:
-    """A new tenant without rate limits."""
-    return stack.tenant()
+    """A new tenant without rate limits, with room for streams that do not end by themselves while a test runs."""
+    return stack.tenant(max_context=1 << 15, max_output=1 << 15)

@@ -11,7 +11,7 @@ import pytest
 from gateway import bodies, http_protocol
 from tests.gateway.wire.stack import Stack
 
-PATIENCE_SECONDS = 20
+PATIENCE_SECONDS = 60
 LINE = b"GET /healthz HTTP/1.1\r\n"
 
 

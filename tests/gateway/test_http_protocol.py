@@ -10,7 +10,7 @@ from uvicorn.server import ServerState
 from gateway import http_protocol
 from gateway.http_protocol import HttpProtocol
 
-PATIENCE_SECONDS = 10
+PATIENCE_SECONDS = 60
 REQUEST = b"GET / HTTP/1.1\r\nHost: a\r\n\r\n"
 
 

@@ -19,11 +19,11 @@ POLICY = pb.PolicyPush(
         pb.TenantPolicy(
             tenant="minnow",
             weight=1,
-            kv_hard_bytes=8 << 20,
+            kv_hard_bytes=32 << 20,
             max_running=64,
             max_queued=512,
-            max_context_tokens=2048,
-            max_output_tokens=2048,
+            max_context_tokens=1 << 15,
+            max_output_tokens=1 << 15,
         )
     ],
 )
@@ -105,7 +105,7 @@ class GenerateStream:
 
     async def read(self) -> pb.StepEvents:
         """Read one message."""
-        message = await asyncio.wait_for(self.call.read(), 30)
+        message = await asyncio.wait_for(self.call.read(), 60)
         if message is grpc.aio.EOF:
             raise EOFError(f"{await self.call.code()}: {await self.call.details()}")
         self.messages.append(message)
@@ -163,7 +163,7 @@ class ControlStream:
 
     async def read(self) -> pb.ControlEvent:
         """Read one event, keeping usage records."""
-        event = await asyncio.wait_for(self.call.read(), 30)
+        event = await asyncio.wait_for(self.call.read(), 60)
         if event is grpc.aio.EOF:
             raise EOFError(f"{await self.call.code()}: {await self.call.details()}")
         for record in event.usage.records:
@@ -173,7 +173,7 @@ class ControlStream:
 
     async def until(self, condition: Any) -> pb.ControlEvent:
         """Read until an event meets the condition."""
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             while True:
                 event = await self.read()
                 if condition(event):

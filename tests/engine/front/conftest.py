@@ -29,8 +29,8 @@ def run() -> Iterator[Run]:
 
 @pytest.fixture(scope="session")
 def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of a tiny random model."""
-    return make_tiny_model(tmp_path_factory.mktemp("model") / "tiny")
+    """The folder of a tiny random model, with room for streams that do not end by themselves while a test runs."""
+    return make_tiny_model(tmp_path_factory.mktemp("model") / "tiny", max_context=1 << 15)
 
 
 @contextmanager

@@ -14,7 +14,7 @@ from engine.front.table import CounterTable
 from engine.model.folder import read_folder
 from engine.protocol import pb
 
-DEADLINE_SECONDS = 10
+DEADLINE_SECONDS = 60
 
 
 class Front:

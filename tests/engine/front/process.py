@@ -42,7 +42,7 @@ class WorkerProcess:
             "ENGINE_ADDRESS": self.address,
             "ENGINE_TOKEN": TOKEN,
             "ENGINE_STATE_DIR": str(folder / "state"),
-            "ENGINE_KV_BYTES": "16MiB",
+            "ENGINE_KV_BYTES": "32MiB",
             "ENGINE_THREADS": "1",
             "ENGINE_DTYPE": "float32",
             **settings,

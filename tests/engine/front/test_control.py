@@ -205,7 +205,7 @@ def test_describe_and_health(worker: WorkerProcess, run: Run) -> None:
             assert (card.worker_id, card.model, card.num_blocks, card.block_size) == ("worker-0", "tiny", BLOCKS, 16)
             assert card.tokenizer_json.startswith(b"{")
             assert "<|im_start|>" in card.chat_template
-            assert (card.vocab_size, card.max_context_tokens, card.kernel_backend) == (384, 2048, "scripted")
+            assert (card.vocab_size, card.max_context_tokens, card.kernel_backend) == (384, 1 << 15, "scripted")
             assert len(card.digest) == 64
             check = health_pb2_grpc.HealthStub(client.channel).Check
             for service in ("", "tollgate.engine.v1.Engine"):

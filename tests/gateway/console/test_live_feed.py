@@ -20,7 +20,7 @@ from gateway.console import live
 from tenants.models import User
 from tenants.reports import LIVE_GROUP
 
-PATIENCE_SECONDS = 10
+PATIENCE_SECONDS = 60
 OWN = b"http://localhost:8000"
 
 

@@ -31,7 +31,7 @@ ROOT = Path(__file__).resolve().parent.parent.parent.parent
 SYSTEM = Actor("system", "test", "test")
 
 
-async def until(condition: Callable[[], Any], seconds: float = 10.0) -> Any:
+async def until(condition: Callable[[], Any], seconds: float = 60.0) -> Any:
     """Wait until `condition` is true and return its value; fail after `seconds`."""
     deadline = time.monotonic() + seconds
     while not (value := condition()):
@@ -40,7 +40,7 @@ async def until(condition: Callable[[], Any], seconds: float = 10.0) -> Any:
     return value
 
 
-async def until_stored(condition: Callable[[], Any], seconds: float = 10.0) -> Any:
+async def until_stored(condition: Callable[[], Any], seconds: float = 60.0) -> Any:
     """As `until`, for a condition that asks the database."""
     deadline = time.monotonic() + seconds
     while not (value := await in_thread(condition)):

@@ -151,7 +151,7 @@ def test_a_dead_workers_share_comes_back_after_its_lease(tenant: str, sockets: P
                 held = dead.grants[tenant].kv_hard_bytes
                 assert held > 0
             assert alive.grants[tenant].kv_hard_bytes <= 100 * MIB - dead.grants[tenant].kv_hard_bytes
-            await until(lambda: alive.grants[tenant].kv_hard_bytes == 100 * MIB, 20)
+            await until(lambda: alive.grants[tenant].kv_hard_bytes == 100 * MIB)
             assert alive.grants[tenant].max_running == 8
             for task in tasks:
                 task.cancel()
@@ -292,12 +292,12 @@ def test_a_newer_version_never_loses_whoever_is_killed(
                 version = await in_thread(lambda hard=hard: write(tenant, kv_hard_bytes=hard * MIB))
                 process = await asyncio.to_thread(start_process)
                 await until_stored(lambda at=version: all_applied(at), 30)
-                await until(lambda hard=hard: sum(w.grants[tenant].kv_hard_bytes for w in (one, two)) == hard * MIB, 30)
+                await until(lambda hard=hard: sum(w.grants[tenant].kv_hard_bytes for w in (one, two)) == hard * MIB)
             back = await in_thread(
                 lambda: revert_policy(tenant_id=tenant, version=1, expected_version=version, actor=SYSTEM)
             )
             await until_stored(lambda: all_applied(back.version), 30)
-            await until(lambda: sum(worker.grants[tenant].kv_hard_bytes for worker in (one, two)) == 100 * MIB, 30)
+            await until(lambda: sum(worker.grants[tenant].kv_hard_bytes for worker in (one, two)) == 100 * MIB)
             for worker in (one, two):
                 marks = [(push.version, push.epoch) for push in worker.pushes]
                 assert marks == sorted(set(marks))

@@ -186,7 +186,7 @@ def test_a_registered_prefix_is_held_for_the_whole_group(tenant: str, engine: Wo
             engine.kill()
             await until(lambda: num_held("real") == 0)
             await asyncio.to_thread(lambda: engine.start().wait_ready(cores=2))
-            await until(lambda: num_held("real") == 1, 20)
+            await until(lambda: num_held("real") == 1)
             assert await cached(beta, "r-beta-again") == 0
             assert await cached(late, "r-late") >= reading.shared_tokens
 

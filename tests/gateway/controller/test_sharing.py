@@ -272,7 +272,7 @@ def test_a_group_made_while_a_worker_is_away_is_in_its_snapshot(
             await in_thread(lambda: make_group("barn"))
             prefix = await in_thread(lambda: register(group="barn"))
             worker.refuses = False
-            await until(lambda: prefixes(worker, "barn") == [prefix.id], 20)
+            await until(lambda: prefixes(worker, "barn") == [prefix.id])
             assert list(worker.groups) == ["barn"]
 
     asyncio.run(story())
@@ -384,7 +384,7 @@ def test_a_full_group_arrives_in_a_few_pushes(tenant: str, group: ShareGroupView
         async with scripted_worker("full", sockets) as worker, controller():
             describe(worker)
             await join(worker)
-            await until(lambda: sorted(prefixes(worker)) == sorted(made), 20)
+            await until(lambda: sorted(prefixes(worker)) == sorted(made))
             assert sum(len(push.share_groups) for push in worker.pushes) < len(made)
             assert len(await until(lambda: len(now := readings("full")) == 64 and now)) == 64
 
@@ -409,7 +409,7 @@ def test_what_goes_while_it_is_tokenised_leaves_nothing_behind(
             await in_thread(lambda: register("doomed", "barn", text=PROMPT * 1000))
             await in_thread(lambda: remove_share_group(name="barn", actor=SYSTEM))
             last = await in_thread(lambda: register("last", text=f"last {PROMPT}"))
-            await until(lambda: sorted(prefixes(worker)) == sorted([kept.id, last.id]), 20)
+            await until(lambda: sorted(prefixes(worker)) == sorted([kept.id, last.id]))
             await until(lambda: sorted(readings("gone")) == sorted([kept.id, last.id]))
             assert list(worker.groups) == ["house"]
 

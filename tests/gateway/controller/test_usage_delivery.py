@@ -75,7 +75,7 @@ def test_a_kill_between_commit_and_ack_neither_loses_nor_doubles(
         async with scripted_worker("killed", sockets) as worker:
             await join(worker)
             doomed = await asyncio.to_thread(start_process, "-c", DIES_BEFORE_THE_ACK)
-            await until(lambda: worker.connected, 30)
+            await until(lambda: worker.connected)
             worker.use(1, "r-1", tenant)
             await until(lambda: doomed.popen.poll() == -9)
             assert await in_thread(stored) == [("r-1", 5)]

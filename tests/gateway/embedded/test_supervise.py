@@ -67,7 +67,7 @@ def _state(supervisor: Supervisor, program: str) -> ProcessState:
 
 
 def _ask(port: int) -> int:
-    with socket.create_connection(("127.0.0.1", port), timeout=20) as connection:
+    with socket.create_connection(("127.0.0.1", port), timeout=60) as connection:
         return int(connection.recv(20))
 
 

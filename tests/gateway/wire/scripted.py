@@ -100,7 +100,7 @@ async def serving(folder: Path, worker_id: str = "w") -> AsyncIterator[ScriptedE
         await server.stop(0)
 
 
-async def until(done: Callable[[], Any], seconds: float = 10.0) -> Any:
+async def until(done: Callable[[], Any], seconds: float = 60.0) -> Any:
     """Wait until `done` is true and return its value."""
     deadline = time.monotonic() + seconds
     while not (value := done()):

@@ -30,7 +30,7 @@ START_SECONDS = 60
 
 
 def wait_for(
-    done: Callable[[], Any], seconds: float = 15.0, what: str = "a condition", explain: Callable[[], str] = str
+    done: Callable[[], Any], seconds: float = 60.0, what: str = "a condition", explain: Callable[[], str] = str
 ) -> Any:
     """Wait until `done` is true and return its value; fail with `what` and `explain()`."""
     deadline = time.monotonic() + seconds
@@ -62,7 +62,7 @@ class Process:
         """Return what it wrote."""
         return self.log_path.read_text(errors="replace")
 
-    def stop(self, number: int = signal.SIGTERM, seconds: float = 15.0) -> int:
+    def stop(self, number: int = signal.SIGTERM, seconds: float = 60.0) -> int:
         """Send a signal and wait for the end; kill what stays."""
         if self.popen.poll() is None:
             self.popen.send_signal(number)
@@ -193,7 +193,7 @@ def is_ready(port: int, process: Process) -> bool:
     """Ask `/readyz`; fail when the process has died."""
     assert process.popen.poll() is None, process.log()
     with contextlib.suppress(httpx.TransportError):
-        return httpx.get(f"http://127.0.0.1:{port}/readyz", timeout=5).status_code == 200
+        return httpx.get(f"http://127.0.0.1:{port}/readyz", timeout=30).status_code == 200
     return False
 
 
@@ -247,7 +247,7 @@ def _worker(name: str, model: Path, env: Mapping[str, str], folder: Path, starte
         "ENGINE_ANNOUNCE_URL": f"http://127.0.0.1:{env['PORT']}",
         "ENGINE_WORKER_ID": f"worker-{name}",
         "ENGINE_STATE_DIR": str(folder / f"state-{name}"),
-        "ENGINE_KV_BYTES": "8MiB",
+        "ENGINE_KV_BYTES": "32MiB",
         "ENGINE_DTYPE": "float32",
         "ENGINE_THREADS": "1",
         "ENGINE_POISON": "0",
@@ -266,13 +266,13 @@ def _end(process: "subprocess.Popen[str]") -> None:
     for pipe in (process.stdin, process.stdout):
         if pipe is not None:
             pipe.close()
-    process.wait(10)
+    process.wait(30)
 
 
 def _connected(port: int, web: Process) -> int:
     assert web.popen.poll() is None, web.log()
     with contextlib.suppress(httpx.TransportError):
-        return int(httpx.get(f"http://127.0.0.1:{port}/readyz", timeout=5).json().get("workers", 0))
+        return int(httpx.get(f"http://127.0.0.1:{port}/readyz", timeout=30).json().get("workers", 0))
     return 0
 
 

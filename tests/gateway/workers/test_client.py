@@ -31,7 +31,7 @@ async def connected() -> AsyncIterator[tuple[ScriptedEngine, WorkerClient]]:
             client = WorkerClient(Dial(address=engine.address, token=TOKEN), take_card)
             client.start()
             try:
-                async with asyncio.timeout(10):
+                async with asyncio.timeout(60):
                     await client.connected.wait()
                 yield engine, client
             finally:

@@ -200,7 +200,7 @@ def test_revoking_tells_the_web_processes_at_commit() -> None:
         listener.execute(f"LISTEN {KEYS_CHANNEL}")
         for key in (first, first, second):
             revoke_key(key_id=key.id, tenant_id=tenant.id, actor=ACTOR)
-        heard = [note.payload for note in listener.notifies(timeout=10, stop_after=2)]
+        heard = [note.payload for note in listener.notifies(timeout=60, stop_after=2)]
     assert heard == [f"key:{first.id}", f"key:{second.id}"]
 
 

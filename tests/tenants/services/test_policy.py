@@ -193,7 +193,7 @@ def test_versions_are_announced_in_the_order_of_commits(in_threads: Callable[...
     with psycopg.connect(conninfo(connection.settings_dict), autocommit=True) as listener:
         listener.execute(f"LISTEN {POLICY_CHANNEL}")
         results = in_threads(*(write_often(tenant) for tenant in tenants))
-        heard = [int(note.payload) for note in listener.notifies(timeout=10, stop_after=30)]
+        heard = [int(note.payload) for note in listener.notifies(timeout=60, stop_after=30)]
     assert results == [None] * 6
     assert heard == list(range(first + 1, first + 31))
 

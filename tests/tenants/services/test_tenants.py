@@ -123,5 +123,5 @@ def test_suspending_tells_the_web_processes() -> None:
     with psycopg.connect(conninfo(connection.settings_dict), autocommit=True) as listener:
         listener.execute(f"LISTEN {KEYS_CHANNEL}")
         update_tenant(tenant_id=tenant.id, changes={"status": "suspended"}, actor=ACTOR)
-        (note,) = listener.notifies(timeout=10, stop_after=1)
+        (note,) = listener.notifies(timeout=60, stop_after=1)
     assert note.payload == f"tenant:{tenant.id}"

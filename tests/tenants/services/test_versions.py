@@ -152,7 +152,7 @@ def test_versions_of_groups_and_policies_are_announced_in_the_order_of_commits(
         )
         last = selectors.policy_version()
         assert last > first
-        heard = [int(note.payload) for note in listener.notifies(timeout=10, stop_after=last - first)]
+        heard = [int(note.payload) for note in listener.notifies(timeout=60, stop_after=last - first)]
     assert results == [None] * 5
     assert heard == list(range(first + 1, last + 1))
     reader.read()

@@ -90,7 +90,7 @@ def test_only_a_change_is_announced_further() -> None:
         grow_silent("worker-0", 31)
         announce(announcement=msgspec.structs.replace(CARD, address="127.0.0.1:7071"))
         announce(announcement=msgspec.structs.replace(CARD, worker_id="last"))
-        heard = [note.payload for note in listener.notifies(timeout=10, stop_after=4)]
+        heard = [note.payload for note in listener.notifies(timeout=60, stop_after=4)]
     assert heard == ["worker-0", "worker-0", "worker-0", "last"]
     assert AuditEvent.objects.across_tenants().filter(action="worker.announced").count() == 4
 
@@ -183,7 +183,7 @@ def test_draining_is_told_when_it_changes(actor: Actor) -> None:
             for draining in (False, True, True, False)
         ]
         announce(announcement=msgspec.structs.replace(CARD, worker_id="last"))
-        heard = [note.payload for note in listener.notifies(timeout=10, stop_after=3)]
+        heard = [note.payload for note in listener.notifies(timeout=60, stop_after=3)]
     assert states == [False, True, True, False]
     assert heard == ["worker-0", "worker-0", "last"]
     with pytest.raises(NotFound):
