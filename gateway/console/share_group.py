@@ -16,7 +16,7 @@ from gateway.console.share_group_form import GroupLimits, GroupLimitsForm, limit
 from gateway.console.share_groups import REMOVED, acks_url, members
 from tenants import selectors
 from tenants.console import prefix_desk
-from tenants.console.access import actor
+from tenants.console.access import actor, asks_for_part, go_to
 from tenants.console.prefix_desk import Desk
 from tenants.console.readings import Readings, Use
 from tenants.contracts import Actor, ShareGroupView
@@ -85,8 +85,8 @@ def group_page(view: Callable[Concatenate[HttpRequest, User, ShareGroupView, P],
     def found(request: HttpRequest, operator: User, /, *args: P.args, **kwargs: P.kwargs) -> HttpResponse:
         group = selectors.share_group(str(kwargs.pop("name")))
         if group is None:
-            if request.method == "GET" and request.headers.get("HX-Request") == "true":
-                return _to_list()  # a part of a page that is open still
+            if asks_for_part(request):
+                return go_to("operator-share-groups")
             raise Http404
         return view(request, operator, group, *args, **kwargs)
 
@@ -142,7 +142,7 @@ def remove(request: HttpRequest, operator: User, group: ShareGroupView) -> HttpR
     except NotFound as error:
         raise Http404 from error
     request.session[REMOVED] = [group.name, selectors.policy_version()]  # the list says so, once
-    return _to_list()
+    return go_to("operator-share-groups")
 
 
 @require_safe
@@ -171,12 +171,6 @@ def prefix(request: HttpRequest, operator: User, group: ShareGroupView, prefix_i
 def remove_prefix(request: HttpRequest, operator: User, group: ShareGroupView, prefix_id: str) -> HttpResponse:
     """Remove a prefix, whoever registered it."""
     return prefix_desk.remove(request, _desk(operator, group), prefix_id)
-
-
-def _to_list() -> HttpResponse:
-    answer = HttpResponse()
-    answer["HX-Redirect"] = reverse("operator-share-groups")
-    return answer
 
 
 def _desk(operator: User, group: ShareGroupView) -> Desk:

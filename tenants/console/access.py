@@ -52,7 +52,8 @@ def actor(user: User) -> Actor:
 def tenant_page(right: Right = "read") -> Callable[[PlaceView[P]], SlugView]:
     """Wrap a view of one tenant, named by the slug in the URL: the view gets the `Place`.
 
-    Signed out: the sign-in page. A stranger, or no such tenant: 404. A member without `right`: 403.
+    Signed out: the sign-in page. A stranger, or no such tenant: 404. A member without `right`: 403. A part that an open
+    page asks for is no error even then: see `answered`.
     """
 
     def wrap(view: PlaceView[P]) -> SlugView:
@@ -64,10 +65,14 @@ def tenant_page(right: Right = "read") -> Callable[[PlaceView[P]], SlugView]:
             tenant = selectors.tenant(slug)
             role = selectors.role_of(user, tenant.id) if tenant is not None else None
             if tenant is None or role is None:
-                raise Http404
-            if not may(role, right):
-                raise PermissionDenied
-            return view(request, Place(tenant=tenant, role=role, user=user), *args, **kwargs)
+                return nothing_here(request)
+
+            def allowed() -> HttpResponse:
+                if not may(role, right):
+                    raise PermissionDenied
+                return view(request, Place(tenant=tenant, role=role, user=user), *args, **kwargs)
+
+            return answered(request, allowed)
 
         return checked
 
@@ -78,13 +83,39 @@ def to_sign_in(request: HttpRequest) -> HttpResponse:
     """Send a signed-out reader to the sign-in page and back; a swap by htmx takes the whole page there."""
     if request.headers.get("HX-Request") != "true":
         return redirect_to_login(request.get_full_path())
-    response = HttpResponse(status=200)
-    response["HX-Redirect"] = reverse("sign-in")
-    return response
+    return go_to("sign-in")
 
 
-def whole_page_anew() -> HttpResponse:
-    """Answer a part of a page that refreshes itself when what the page is about is gone: all of it is read again."""
-    response = HttpResponse()
-    response["HX-Refresh"] = "true"
-    return response
+def nothing_here(request: HttpRequest) -> HttpResponse:
+    """Say 404 to who may not know what is here; a page that was opened while they might leads to where they may be."""
+    if not asks_for_part(request):
+        raise Http404
+    return go_to("home")
+
+
+def answered(request: HttpRequest, view: Callable[[], HttpResponse]) -> HttpResponse:
+    """Return the view's answer; where a part of an open page is gone or forbidden by now, all of the page is read anew.
+
+    Pages ask by themselves, again and again: what has ended meanwhile (a version, a prefix, a group, a right) is no
+    error of their readers.
+    """
+    try:
+        return view()
+    except (Http404, PermissionDenied):
+        if not asks_for_part(request):
+            raise
+    anew = HttpResponse()
+    anew["HX-Refresh"] = "true"
+    return anew
+
+
+def asks_for_part(request: HttpRequest) -> bool:
+    """Whether the script of an open page asks for a part of it."""
+    return request.method == "GET" and request.headers.get("HX-Request") == "true"
+
+
+def go_to(route: str) -> HttpResponse:
+    """Let the script of an open page open another one instead."""
+    away = HttpResponse()
+    away["HX-Redirect"] = reverse(route)
+    return away

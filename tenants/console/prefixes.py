@@ -10,7 +10,7 @@ from django.views.decorators.http import require_http_methods, require_POST, req
 
 from tenants import selectors
 from tenants.console import prefix_desk
-from tenants.console.access import Place, tenant_page, whole_page_anew
+from tenants.console.access import Place, tenant_page
 from tenants.console.prefix_desk import Desk, Row
 from tenants.console.readings import readings
 from tenants.contracts import ShareGroupView
@@ -44,9 +44,7 @@ def prefixes(request: HttpRequest, place: Place) -> HttpResponse:
 @tenant_page()
 def use(request: HttpRequest, place: Place) -> HttpResponse:
     """Return the part of the page that refreshes itself."""
-    group = _group(place)
-    if group is None:
-        return whole_page_anew()
+    group = _group_or_404(place)
     shown = _use(group) | {"place": place, "group": group, "saved": _saved(prefix_desk.rows(_desk(place, group)))}
     return render(request, "prefixes/use.html", shown)
 
@@ -55,8 +53,7 @@ def use(request: HttpRequest, place: Place) -> HttpResponse:
 @tenant_page()
 def listed(request: HttpRequest, place: Place) -> HttpResponse:
     """Return the list anew."""
-    group = _group(place)
-    return whole_page_anew() if group is None else prefix_desk.listed(request, _desk(place, group))
+    return prefix_desk.listed(request, _desk(place, _group_or_404(place)))
 
 
 @require_http_methods(["GET", "HEAD", "POST"])
@@ -84,9 +81,7 @@ def remove(request: HttpRequest, place: Place, prefix_id: str) -> HttpResponse:
 @tenant_page()
 def acks(request: HttpRequest, place: Place, version: int) -> HttpResponse:
     """Return how far a version of the tenant's group has come."""
-    group = _group(place)
-    if group is None:
-        return whole_page_anew()
+    group = _group_or_404(place)
     found = selectors.policy_acks(version)
     if found is None or found.share_group != group.name:
         raise Http404
