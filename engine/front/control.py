@@ -7,7 +7,7 @@ so a controller that reads slowly costs no memory.
 import asyncio
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import Any, Protocol
 
 import grpc
@@ -44,8 +44,8 @@ class ControlPlane(Protocol):
         """Return the statistics now; complete ones have also what has not changed since the last."""
         ...
 
-    def push_policy(self, push: pb.PolicyPush) -> pb.Applied | None:
-        """Take a push; return the ack at once when it is not newer than what is here.
+    def push_policy(self, push: pb.PolicyPush) -> Sequence[pb.ControlEvent]:
+        """Take a push; return the acks of what is in force, at once, when it is not newer.
 
         Raises:
             ProtocolError: it names a policy that cannot be in force.
@@ -126,9 +126,8 @@ class ControlStream:
         async for command in commands:
             match command.WhichOneof("command"):
                 case "policy":
-                    late = self._plane.push_policy(command.policy)
-                    if late is not None:
-                        self.applied(late)
+                    self._acks.extend(self._plane.push_policy(command.policy))
+                    self._wake.set()
                 case "usage_ack":
                     self._take_ack(command.usage_ack.up_to)
                 case "drain":

@@ -35,6 +35,7 @@ class PolicyBook:
         self._share_groups: dict[str, pb.ShareGroup] = {}
         self._vocab_size: int | None = None  # until the model is known
         self.applied = pb.Applied()  # what the core confirmed last
+        self.settled = pb.Settled()  # and when nobody was above its limits any more
         if policy is not None:
             self._merge(pb.PolicyPush.FromString(policy))
         if share_groups is not None:
@@ -64,6 +65,13 @@ class PolicyBook:
     def order(self) -> tuple[int, int]:
         """Version and epoch of the newest push."""
         return self._order
+
+    def acks(self) -> list[pb.ControlEvent]:
+        """Return what the core has said of the policy in force, for a controller that pushes it or an older one again."""
+        told = [pb.ControlEvent(applied=self.applied)]
+        if (self.settled.version, self.settled.epoch) == (self.applied.version, self.applied.epoch):
+            told.append(pb.ControlEvent(settled=self.settled))
+        return told
 
     def serve_model(self, vocab_size: int) -> None:
         """Refuse prefixes that are not of this model from now on, and drop those that were saved for another one."""

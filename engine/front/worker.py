@@ -129,14 +129,15 @@ class Worker:
                 self._hub.applied(self._book.applied)
                 self._update()
             case ipc.SettledFrame():
-                self._hub.settled(pb.Settled(version=frame.version, epoch=frame.epoch, at=frame.at))
+                self._book.settled = pb.Settled(version=frame.version, epoch=frame.epoch, at=frame.at)
+                self._hub.settled(self._book.settled)
             case ipc.ReadyFrame():
                 self._take_ready(frame)
 
     def core_lost(self, detail: str) -> None:
         """End every request; submits are refused until the next core is ready."""
         self._core_ready = False
-        self._book.applied = pb.Applied()
+        self._book.applied, self._book.settled = pb.Applied(), pb.Settled()
         self._stats.core_lost()
         self._dispatcher.unavailable = detail
         self._dispatcher.end_all(detail)
@@ -170,14 +171,14 @@ class Worker:
             core_ready=self._core_ready,
         )
 
-    def push_policy(self, push: pb.PolicyPush) -> pb.Applied | None:
+    def push_policy(self, push: pb.PolicyPush) -> Sequence[pb.ControlEvent]:
         """Merge a push, save the whole and hand the push to the core; an older one is only acked."""
         if not self._book.take(push):
-            return self._book.applied
+            return self._book.acks()
         self._journal.save(self._book.unsaved())
         self._core.send(policy_frame(push))
         self._update()
-        return None
+        return ()
 
     def drain(self, draining: bool) -> None:
         """Take nothing new, or take again; a worker that shuts down stays closed, whatever the controller says."""

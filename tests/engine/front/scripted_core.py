@@ -82,6 +82,7 @@ class _Core:
                 self.share_groups |= {group.name: group for group in frame.share_groups}
                 applied = ipc.AppliedFrame(version=frame.version, epoch=frame.epoch, at=time.time(), step=self.step)
                 self.send(applied)
+                self.send(ipc.SettledFrame(version=frame.version, epoch=frame.epoch, at=applied.at))
             case ipc.StopFrame():
                 sys.exit(0)
 

@@ -25,7 +25,7 @@ def test_hello_comes_first(worker: WorkerProcess, run: Run) -> None:
 
 
 def test_policy_is_applied_and_older_pushes_are_only_acked(worker: WorkerProcess, run: Run) -> None:
-    """A push is acked when the core has it; an older one changes nothing and is acked with the applied version."""
+    """A push is acked when the core has it; an older one, or the same again, changes nothing and gets the same acks."""
 
     async def story() -> None:
         async with channel(worker.address) as client:
@@ -36,11 +36,13 @@ def test_policy_is_applied_and_older_pushes_are_only_acked(worker: WorkerProcess
             first = (await control.until(lambda event: event.HasField("applied"))).applied
             assert (first.version, first.epoch) == (5, 1)
             assert first.at > 0
-            await control.push(
-                pb.PolicyPush(version=4, snapshot=True, tenants=[pb.TenantPolicy(tenant="old", weight=1)])
-            )
-            late = (await control.until(lambda event: event.HasField("applied"))).applied
-            assert late == first
+            settled = (await control.until(lambda event: event.HasField("settled"))).settled
+            assert (settled.version, settled.epoch) == (5, 1)
+            for version, epoch in ((4, 9), (5, 0), (5, 1)):
+                old = pb.TenantPolicy(tenant="old", weight=1)
+                await control.push(pb.PolicyPush(version=version, epoch=epoch, snapshot=True, tenants=[old]))
+                assert (await control.until(lambda event: event.HasField("applied"))).applied == first
+                assert (await control.until(lambda event: event.HasField("settled"))).settled == settled
             hello = (await client.control().read()).hello
             assert [grant.tenant for grant in hello.grants] == ["new"]
 
