@@ -143,6 +143,7 @@ class CacheShape:
     max_rows: int  # rows of the block table: sequences that can hold blocks at once
     max_columns: int  # blocks of the longest sequence
     num_slabs: int = 0  # blocks that fit the host memory set aside for swapping; 0: none is
+    streams: bool = False  # the runner's attention reads `SequenceStep.hosted`: sequences may be larger than the pool
 
 
 class Runner(Protocol):
