@@ -18,6 +18,7 @@ from gateway.database import conninfo
 from gateway.drain import Drain
 from gateway.feed import Feed
 from gateway.listener import Listener
+from gateway.metrics.requests import RequestMetrics, of_process
 from gateway.reads import Reads
 from gateway.workers.registry import WorkerRegistry
 from tenants import selectors
@@ -32,6 +33,7 @@ class Web:
     admission: Admission
     drain: Drain
     reads: Reads
+    metrics: RequestMetrics
 
 
 @asynccontextmanager
@@ -69,4 +71,11 @@ async def running(config: GatewayConfig) -> AsyncIterator[Web]:
         listener.start()
         stack.push_async_callback(listener.stop)
         drain.on_signals()
-        yield Web(keys=keys, registry=registry, admission=Admission(leases, trials), drain=drain, reads=reads)
+        yield Web(
+            keys=keys,
+            registry=registry,
+            admission=Admission(leases, trials),
+            drain=drain,
+            reads=reads,
+            metrics=of_process(),
+        )

@@ -4,6 +4,7 @@ import contextlib
 import errno
 import fcntl
 import os
+import shutil
 import socket
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -42,6 +43,11 @@ class Instance:
         return self.var_dir / "serve.json"
 
     @property
+    def metrics_dir(self) -> Path:
+        """What each web process has counted, in a file of its own."""
+        return self.run_dir / "metrics"
+
+    @property
     def secrets_file(self) -> Path:
         """Generated secrets, kept across restarts."""
         return self.var_dir / SECRETS_NAME
@@ -70,6 +76,7 @@ def claim(config: GatewayConfig) -> Iterator[Instance]:
         instance.run_dir.mkdir(mode=0o755, exist_ok=True)
         instance.log_dir.mkdir(mode=0o750, exist_ok=True)
         instance.serve_file.unlink(missing_ok=True)  # of an instance that was killed
+        shutil.rmtree(instance.metrics_dir, ignore_errors=True)  # counters start with the product
         clear_sockets(socket_dir)
         try:
             yield instance

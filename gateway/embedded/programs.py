@@ -70,6 +70,7 @@ def _settings(config: GatewayConfig, instance: Instance, env: Mapping[str, str])
         "PORT": str(config.port),
         "DJANGO_SETTINGS_MODULE": "gateway.settings",
         "PYTHONUNBUFFERED": "1",
+        "PROMETHEUS_MULTIPROC_DIR": str(instance.metrics_dir),
     }
     return {name: value for name, value in defaults.items() if not env.get(name)} | fixed
 

@@ -80,8 +80,12 @@ class WorkerClient:
             await asyncio.gather(self._task, return_exceptions=True)
             self._task = None
 
-    def submit(self, submit: pb.Submit) -> Generation:
+    def submit(self, submit: pb.Submit, on_tokens: Callable[[int], None] | None = None) -> Generation:
         """Send a request; `submit.stream` is chosen here.
+
+        Args:
+            submit: the request.
+            on_tokens: told of its tokens as they come, how many at once.
 
         Raises:
             WorkerUnavailable: there is no connection, or the worker doesn't read.
@@ -92,10 +96,17 @@ class WorkerClient:
             raise WorkerUnavailable("The model's worker doesn't keep up")
         self._last_stream += 1
         stream = submit.stream = self._last_stream
-        generation = Generation(lambda: self._cancel(stream), submit.n or 1, whole=tells_at_the_end(submit))
+        generation = Generation(
+            lambda: self._cancel(stream), submit.n or 1, whole=tells_at_the_end(submit), on_tokens=on_tokens
+        )
         self._active[stream] = generation
         self._outbox.put_nowait(pb.Command(submit=submit))
         return generation
+
+    def prefetch(self, tenant: str, session: str) -> None:
+        """Let the worker bring a session's KV up ahead of its next turn. Nothing comes back; a busy one isn't told."""
+        if self.connected.is_set() and self._outbox.qsize() < MAX_OUTBOX:
+            self._outbox.put_nowait(pb.Command(prefetch=pb.Prefetch(tenant=tenant, session=session)))
 
     def _cancel(self, stream: int) -> None:
         if self._active.pop(stream, None) is not None:

@@ -70,6 +70,7 @@ class Generation:
         leave: tells the client to forget this request and the worker to cancel it.
         num_outputs: how many outputs end before the request does; with one, its end is the request's.
         whole: every output comes in one piece, when all have ended. No reader could be quicker, so none is too slow.
+        on_tokens: told of tokens as they come, how many at once.
     """
 
     __slots__ = (
@@ -79,6 +80,7 @@ class Generation:
         "_leave",
         "_limit",
         "_num_unread",
+        "_on_tokens",
         "_ready",
         "_texts",
         "_waiter",
@@ -86,8 +88,16 @@ class Generation:
         "over",
     )
 
-    def __init__(self, leave: Callable[[], None], num_outputs: int = 1, *, whole: bool = False) -> None:
+    def __init__(
+        self,
+        leave: Callable[[], None],
+        num_outputs: int = 1,
+        *,
+        whole: bool = False,
+        on_tokens: Callable[[int], None] | None = None,
+    ) -> None:
         self._leave = leave
+        self._on_tokens = on_tokens
         self._limit = None if whole else MAX_UNREAD
         self._admitted: Admitted | None = None
         self._texts: list[list[str]] = [[] for _ in range(num_outputs)]  # unread, of each output
@@ -160,6 +170,8 @@ class Generation:
         if kind == "delta":
             delta = event.delta
             self.num_tokens += len(delta.token_ids)
+            if self._on_tokens is not None:
+                self._on_tokens(len(delta.token_ids))
             if delta.text:
                 self._append(event.index, delta.text)
             return

@@ -19,6 +19,7 @@ from gateway.api.auth import KeyCache
 from gateway.api.chat import chat_completions
 from gateway.api.exchange import Endpoint, Handler
 from gateway.drain import Drain
+from gateway.metrics.requests import of_process
 from gateway.reads import Reads
 from gateway.web import Web
 from gateway.workers.registry import WorkerRegistry
@@ -91,6 +92,7 @@ async def web_and_engine() -> AsyncIterator[tuple[Web, ScriptedEngine]]:
                     admission=Admission(Leases(store)),
                     drain=Drain(60),
                     reads=reads,
+                    metrics=of_process(),
                 ),
                 engine,
             )
