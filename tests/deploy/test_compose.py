@@ -100,8 +100,9 @@ def test_settings_of_a_service_are_ones_that_the_code_reads(compose: dict[str, A
     """A misspelt variable would be ignored in silence; each is one that a config class reads."""
     from engine.config import EngineConfig
     from gateway.config import GatewayConfig
+    from gateway.metrics.requests import FOLDER
 
     fields = GatewayConfig.__dataclass_fields__ if target == "control" else EngineConfig.__dataclass_fields__
     prefix = "" if target == "control" else "ENGINE_"
-    known = {f"{prefix}{name.upper()}" for name in fields}
+    known = {f"{prefix}{name.upper()}" for name in fields} | {FOLDER}
     assert set(compose["services"][service]["environment"]) <= known
