@@ -77,6 +77,7 @@ class PolicyTenant(msgspec.Struct, frozen=True, kw_only=True):
     fleet_hard_bytes: int = 0
     fleet_max_running: int = 0
     disk_secret: bytes = b""
+    disk_locked: bool = False
 
 
 class PolicyShareGroup(msgspec.Struct, frozen=True, kw_only=True):

@@ -26,10 +26,19 @@ from engine.request import (
     TenantId,
 )
 from engine.scheduler.outputs import RequestOutput
+from engine.scheduler.session_calls import (
+    Prefetch,
+    SessionAction,
+    SessionAnswer,
+    SessionChange,
+    SessionQuery,
+    SessionView,
+)
 from engine.stats import EngineStats, PairCost, TenantUse
 
 log = logging.getLogger(__name__)
 
+SECRET_BYTES = 32
 _MAX_FRAMES = 4096  # read between two steps: a flood must not keep running requests waiting
 
 
@@ -78,6 +87,16 @@ class FrameMailbox:
     def settled(self, version: int, epoch: int) -> None:
         """Say that a policy has settled."""
         self._send(ipc.SettledFrame(version=version, epoch=epoch, at=time.time()))
+
+    def sessions(self, answer: SessionAnswer) -> None:
+        """Answer a call about sessions."""
+        self._send(
+            ipc.SessionsFrame(
+                number=answer.number,
+                sessions=[_session(session) for session in answer.sessions],
+                num_sessions=answer.num_sessions,
+            )
+        )
 
     def stats(self, stats: EngineStats) -> None:
         """Send the counters."""
@@ -161,6 +180,14 @@ def _message(frame: ipc.ToCore) -> Message:
             return Drain(draining)
         case ipc.StopFrame():
             return Stop()
+        case ipc.PrefetchFrame(tenant=tenant, session=session):
+            return Prefetch(tenant=TenantId(tenant), session=session)
+        case ipc.SessionQueryFrame(number=number, tenant=tenant, session=session, limit=limit, before=before):
+            return SessionQuery(
+                number=number, tenant=TenantId(tenant), session=session, limit=max(0, limit), before=before
+            )
+        case ipc.SessionChangeFrame(number=number, tenant=tenant, session=session, action=action):
+            return SessionChange(number=number, tenant=TenantId(tenant), session=session, action=SessionAction(action))
 
 
 def _request(frame: ipc.SubmitFrame) -> GenerationRequest:
@@ -187,12 +214,19 @@ def _request(frame: ipc.SubmitFrame) -> GenerationRequest:
         ),
         priority=Priority(frame.priority),
         session=frame.session,
+        session_seconds=_session_seconds(frame.session_seconds),
         deadline=deadline,
         arrived_at=now,
         policy_version=frame.policy_version,
         n=frame.n,
         beams=_beams(frame),
     )
+
+
+def _session_seconds(seconds: float) -> float:
+    if not (math.isfinite(seconds) and seconds >= 0):
+        raise ValueError(f"session_seconds is {seconds}: it must be a number of seconds, at least 0")
+    return seconds
 
 
 def _beams(frame: ipc.SubmitFrame) -> BeamParams | None:
@@ -217,6 +251,8 @@ def _policy(tenant: ipc.PolicyTenant) -> TenantPolicy:
     )
     if min(whole) < 0:
         raise ValueError(f"a limit of tenant {tenant.tenant} is below 0")
+    if len(tenant.disk_secret) not in (0, SECRET_BYTES):
+        raise ValueError(f"the disk secret of tenant {tenant.tenant} is not of {SECRET_BYTES} bytes")
     return TenantPolicy(
         tenant=TenantId(tenant.tenant),
         weight=tenant.weight,
@@ -233,6 +269,8 @@ def _policy(tenant: ipc.PolicyTenant) -> TenantPolicy:
         shadow=_shadow(tenant.shadow),
         fleet_hard_bytes=tenant.fleet_hard_bytes,
         fleet_max_running=tenant.fleet_max_running,
+        disk_secret=tenant.disk_secret,
+        disk_locked=tenant.disk_locked,
     )
 
 
@@ -280,6 +318,22 @@ def _use(use: TenantUse) -> ipc.TenantUse:
         num_preemptions=use.num_preemptions,
         recomputed_tokens=use.recomputed_tokens,
         shadow=[ipc.ShadowCount(limit=one.limit, refused=one.refused, delayed=one.delayed) for one in use.trial],
+    )
+
+
+def _session(view: SessionView) -> ipc.SessionState:
+    return ipc.SessionState(
+        session=view.session,
+        num_tokens=view.num_tokens,
+        device_bytes=view.device_bytes,
+        host_bytes=view.host_bytes,
+        disk_bytes=view.disk_bytes,
+        num_turns=view.num_turns,
+        created_at=view.created_at,
+        last_used_at=view.last_used_at,
+        expires_at=view.expires_at,
+        pinned=view.pinned,
+        active=view.active,
     )
 
 

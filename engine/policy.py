@@ -1,6 +1,6 @@
 """The policy that a worker enforces: its grant of each tenant's fleet-wide limits."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from engine.request import Priority, TenantId
 
@@ -35,7 +35,9 @@ class TenantPolicy:
     shadow: ShadowLimits | None = None
     fleet_hard_bytes: int = 0  # of all workers together; what fits it waits for the grant to follow. 0: no others
     fleet_max_running: int = 0
-    disk_secret: bytes = b""  # 32 bytes: what is written to disk is encrypted with it; empty: it is not
+    disk_secret: bytes = field(default=b"", repr=False)  # 32 bytes: what is written to disk is encrypted with it;
+    # empty: it is not
+    disk_locked: bool = False  # its secret is still to come: what is on disk stays there, and nobody reads or writes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

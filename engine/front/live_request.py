@@ -9,16 +9,18 @@ from engine.front.connection import Stream
 from engine.front.meter import Metered
 from engine.front.outputs import Outputs
 from engine.front.policies import NAMESPACE_BYTES, PRIORITY
+from engine.front.sessions import SESSION_MAX_BYTES, session_problem
 from engine.front.table import Counters, Identity
 from engine.protocol import pb
 from engine.request import Priority
 
-_ID_MAX_BYTES = {"request_id": 128, "tenant": 128, "project": 128, "key": 128, "session": 256}
+_ID_MAX_BYTES = {"request_id": 128, "tenant": 128, "project": 128, "key": 128, "session": SESSION_MAX_BYTES}
 _MAX_STOPS = 64
 _MAX_STOP_CHARACTERS = 4096
 _MAX_ALL_STOPS_CHARACTERS = 16384
 _MAX_OUTPUTS = 128
 _MIN_BEAMS, _MAX_BEAMS = 2, 64
+_MAX_SESSION_SECONDS = 30 * 86400
 _MAX_LENGTH_PENALTY = 16.0  # a length to this power is still a number
 
 
@@ -72,12 +74,7 @@ def check_submit(submit: pb.Submit, vocab_size: int) -> None:
     Raises:
         InvalidSubmitError: names the field and the fix.
     """
-    for name, limit in _ID_MAX_BYTES.items():
-        if len(getattr(submit, name).encode()) > limit:
-            raise InvalidSubmitError(name, f"{name} is longer than {limit} bytes")
-    for name in ("request_id", "tenant"):
-        if not getattr(submit, name):
-            raise InvalidSubmitError(name, f"{name} is empty: every request carries one")
+    _check_ids(submit)
     if len(submit.namespace) != NAMESPACE_BYTES:
         raise InvalidSubmitError(
             "namespace", f"namespace has {len(submit.namespace)} bytes instead of {NAMESPACE_BYTES}"
@@ -98,6 +95,21 @@ def check_submit(submit: pb.Submit, vocab_size: int) -> None:
         )
     if submit.HasField("beam_search"):
         _check_beams(submit)
+
+
+def _check_ids(submit: pb.Submit) -> None:
+    for name, limit in _ID_MAX_BYTES.items():
+        if len(getattr(submit, name).encode()) > limit:
+            raise InvalidSubmitError(name, f"{name} is longer than {limit} bytes")
+    for name in ("request_id", "tenant"):
+        if not getattr(submit, name):
+            raise InvalidSubmitError(name, f"{name} is empty: every request carries one")
+    if problem := session_problem(submit.session):
+        raise InvalidSubmitError("session", f"session {problem}")
+    if not 0 <= submit.session_seconds <= _MAX_SESSION_SECONDS:  # nor is it NaN
+        raise InvalidSubmitError(
+            "session_ttl", f"session_ttl is {submit.session_seconds}: choose 0 to {_MAX_SESSION_SECONDS} seconds"
+        )
 
 
 def _check_beams(submit: pb.Submit) -> None:
@@ -176,4 +188,5 @@ def submit_frame(handle: int, submit: pb.Submit) -> ipc.SubmitFrame:
         beam_width=search.width,
         length_penalty=search.length_penalty,
         early_stopping=search.early_stopping,
+        session_seconds=submit.session_seconds,
     )

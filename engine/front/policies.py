@@ -1,6 +1,8 @@
 """The policy that this worker was given last: the merge of snapshots and deltas, and what the core has taken up.
 
-What is saved of it holds the namespaces of share groups, which are secrets.
+What is saved of it holds the namespaces of share groups, which are secrets. The secrets that tenants' slabs on disk are
+encrypted with are not saved: beside the slabs they would open them, and outlive their own end in the control plane. A
+worker that starts anew leaves what such a tenant has on disk alone until a controller has sent the secret again.
 """
 
 import math
@@ -15,6 +17,8 @@ from engine.request import Priority
 
 POLICY, SHARE_GROUPS = "policy", "share_groups"  # names of the parts that are saved
 NAMESPACE_BYTES = 32
+SECRET_BYTES = 32  # of what is on disk
+_LOCKED = b"?"  # in place of a secret that is still to come
 
 PRIORITY = {
     pb.PRIORITY_STANDARD: Priority.STANDARD,
@@ -45,8 +49,8 @@ class PolicyBook:
 
     @property
     def tenants(self) -> Iterable[pb.TenantPolicy]:
-        """The grants of tenants."""
-        return self._tenants.values()
+        """The grants of tenants, without what is secret."""
+        return [_without_secret(tenant) for tenant in self._tenants.values()]
 
     @property
     def share_groups(self) -> Iterable[pb.ShareGroup]:
@@ -100,7 +104,8 @@ class PolicyBook:
 
     def snapshot(self) -> pb.PolicyPush:
         """Return everything as one push; call it once there is a policy."""
-        push = self._tenants_alone()
+        push = self._order_alone()
+        push.tenants.extend(self._tenants.values())
         push.share_groups.extend(self._share_groups.values())
         return push
 
@@ -109,15 +114,16 @@ class PolicyBook:
 
         Grants of tenants move with demand, and groups, whose prefixes may be long, are not to be written each time.
         """
-        parts = {POLICY: self._tenants_alone()}
+        parts = {POLICY: self._order_alone()}
+        parts[POLICY].tenants.extend(_locked(tenant) for tenant in self._tenants.values())
         if not self._groups_saved:
             parts[SHARE_GROUPS] = pb.PolicyPush(share_groups=self._share_groups.values())
             self._groups_saved = True
         return {name: part.SerializeToString() for name, part in parts.items()}
 
-    def _tenants_alone(self) -> pb.PolicyPush:
+    def _order_alone(self) -> pb.PolicyPush:
         version, epoch = self._order
-        return pb.PolicyPush(version=version, epoch=epoch, snapshot=True, tenants=self._tenants.values())
+        return pb.PolicyPush(version=version, epoch=epoch, snapshot=True)
 
     def _merge(self, push: pb.PolicyPush) -> None:
         if push.snapshot:
@@ -154,6 +160,27 @@ def _check(policy: pb.TenantPolicy) -> None:
         raise ProtocolError("a policy names no tenant")
     if not (math.isfinite(policy.weight) and policy.weight > 0):
         raise ProtocolError(f"weight {policy.weight} of tenant {policy.tenant} must be above 0")
+    if len(policy.disk_secret) not in (0, SECRET_BYTES):
+        raise ProtocolError(
+            f"the disk secret of tenant {policy.tenant} has {len(policy.disk_secret)} bytes instead of {SECRET_BYTES}"
+        )
+
+
+def _without_secret(policy: pb.TenantPolicy) -> pb.TenantPolicy:
+    if not policy.disk_secret:
+        return policy
+    told = pb.TenantPolicy()
+    told.CopyFrom(policy)
+    told.ClearField("disk_secret")
+    return told
+
+
+def _locked(policy: pb.TenantPolicy) -> pb.TenantPolicy:
+    """Return a policy as it is saved."""
+    saved = _without_secret(policy)
+    if saved is not policy:
+        saved.disk_secret = _LOCKED
+    return saved
 
 
 def _check_group(group: pb.ShareGroup, vocab_size: int | None) -> None:
@@ -193,6 +220,8 @@ def _tenant(policy: pb.TenantPolicy) -> ipc.PolicyTenant:
         shadow=_shadow(policy.shadow) if policy.HasField("shadow") else None,
         fleet_hard_bytes=policy.fleet_hard_bytes,
         fleet_max_running=policy.fleet_max_running,
+        disk_secret=b"" if policy.disk_secret == _LOCKED else policy.disk_secret,
+        disk_locked=policy.disk_secret == _LOCKED,
     )
 
 

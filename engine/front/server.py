@@ -17,6 +17,7 @@ from engine.front.connection import OUTBOX_BYTES, Connection
 from engine.front.control import ControlHub
 from engine.front.dispatch import Dispatcher
 from engine.front.preview import Previewer, PreviewError
+from engine.front.sessions import SessionCalls, SessionError
 from engine.protocol import pb, rpc
 
 SERVICE_NAME = "tollgate.engine.v1.Engine"
@@ -46,7 +47,7 @@ class Describer(Protocol):
 
 
 class EngineService(rpc.EngineServicer):
-    """Describe, Generate, Control and Preview."""
+    """Describe, Generate, Control, Preview and the calls about sessions."""
 
     def __init__(
         self,
@@ -54,11 +55,13 @@ class EngineService(rpc.EngineServicer):
         dispatcher: Dispatcher,
         hub: ControlHub,
         previewer: Previewer,
+        sessions: SessionCalls,
         *,
         outbox_bytes: int = OUTBOX_BYTES,
     ) -> None:
         self._describer = describer
         self._previewer = previewer
+        self._sessions = sessions
         self._dispatcher = dispatcher
         self._hub = hub
         self._connections: set[Connection] = set()
@@ -113,6 +116,24 @@ class EngineService(rpc.EngineServicer):
         except PreviewError as error:
             return await context.abort(error.code, str(error))
 
+    async def ListSessions(  # noqa: N802  # the protocol's name
+        self, request: pb.SessionQuery, context: "grpc.aio.ServicerContext[pb.SessionQuery, pb.SessionPage]"
+    ) -> pb.SessionPage:
+        """Return a page of a tenant's sessions."""
+        try:
+            return await self._sessions.list(request)
+        except SessionError as error:
+            return await context.abort(error.code, str(error))
+
+    async def ChangeSession(  # noqa: N802  # the protocol's name
+        self, request: pb.SessionChange, context: "grpc.aio.ServicerContext[pb.SessionChange, pb.Session]"
+    ) -> pb.Session:
+        """Pin, bring up or erase a session."""
+        try:
+            return await self._sessions.change(request)
+        except SessionError as error:
+            return await context.abort(error.code, str(error))
+
     def stop(self) -> None:
         """End every Generate stream once its events are out, and the Control stream."""
         self._stopping = True
@@ -144,6 +165,8 @@ class EngineService(rpc.EngineServicer):
                 self._dispatcher.submit(connection, command.submit)
             case "cancel":
                 self._dispatcher.cancel(connection, command.cancel.stream)
+            case "prefetch":
+                self._sessions.prefetch(command.prefetch)
 
 
 class Server:

@@ -82,6 +82,20 @@ class StatsBook:
             swapped_out_bytes=last.swapped_out_bytes,
             swapped_in_bytes=last.swapped_in_bytes,
             interference=self._interference(complete=complete),
+            disk_bytes_total=last.disk_bytes_total,
+            disk_bytes_used=last.disk_bytes_used,
+            disk_problem=last.disk_problem,
+            disk_errors=last.disk_errors,
+            traffic=map(_traffic, last.traffic),
+            tier_hits=[pb.TierHits(tier=tier, tokens=tokens) for tier, tokens in last.tier_hits.items()],
+            tier_stall_seconds=last.tier_stall_seconds,
+            prefetched_blocks=last.prefetched_blocks,
+            prefetched_used_blocks=last.prefetched_used_blocks,
+            num_sessions=last.num_sessions,
+            prefix_asked_tokens=last.prefix_asked_tokens,
+            prefix_found_tokens=last.prefix_found_tokens,
+            swap_chosen=last.swap_chosen,
+            recompute_chosen=last.recompute_chosen,
         )
 
     def _interference(self, *, complete: bool) -> list[pb.Interference]:
@@ -114,6 +128,8 @@ class StatsBook:
                 ],
                 output_tokens=use.output_tokens,
                 weight=use.weight,
+                disk_bytes=use.disk_bytes,
+                num_sessions=use.num_sessions,
             )
             for use in last.tenants
         ]
@@ -138,6 +154,17 @@ def _pressure(pressure: ipc.Pressure | None) -> pb.Pressure | None:
         return None
     return pb.Pressure(
         score=pressure.score, use=pressure.use, borrowed=pressure.borrowed, wait=pressure.wait, swap=pressure.swap
+    )
+
+
+def _traffic(traffic: ipc.TierTraffic) -> pb.TierTraffic:
+    return pb.TierTraffic(
+        source=traffic.source,
+        target=traffic.target,
+        blocks=traffic.blocks,
+        bytes=traffic.bytes,
+        seconds=traffic.seconds,
+        latencies=traffic.latencies,
     )
 
 

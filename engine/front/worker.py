@@ -26,6 +26,7 @@ from engine.front.meter import Meter
 from engine.front.policies import POLICY, SHARE_GROUPS, PolicyBook, policy_frame
 from engine.front.preview import Previewer
 from engine.front.server import EngineService, Server
+from engine.front.sessions import SessionCalls
 from engine.front.state import StateLock
 from engine.front.stats import StatsBook
 from engine.model.folder import ModelFolder, resolve_model
@@ -69,7 +70,10 @@ class Worker:
         self._hub = ControlHub(self, self._journal)
         self._meter.watch(self._hub.records_due)
         self._previewer = Previewer(config.state_dir / FILE_NAME, self._book)
-        service = EngineService(self, self._dispatcher, self._hub, self._previewer, outbox_bytes=outbox_bytes)
+        self._sessions = SessionCalls(self._core.send)
+        service = EngineService(
+            self, self._dispatcher, self._hub, self._previewer, self._sessions, outbox_bytes=outbox_bytes
+        )
         self._server = Server(config, service)
         self._folder: ModelFolder | None = None
         self._fingerprint = ""  # with the folder
@@ -131,6 +135,8 @@ class Worker:
             case ipc.SettledFrame():
                 self._book.settled = pb.Settled(version=frame.version, epoch=frame.epoch, at=frame.at)
                 self._hub.settled(self._book.settled)
+            case ipc.SessionsFrame():
+                self._sessions.answered(frame)
             case ipc.ReadyFrame():
                 self._take_ready(frame)
 
@@ -139,6 +145,7 @@ class Worker:
         self._core_ready = False
         self._book.applied, self._book.settled = pb.Applied(), pb.Settled()
         self._stats.core_lost()
+        self._sessions.core_lost(detail)
         self._dispatcher.unavailable = detail
         self._dispatcher.end_all(detail)
         self._update()
@@ -248,6 +255,7 @@ class Worker:
         if self._dispatcher.draining:
             self._core.send(ipc.DrainFrame(True))
         self._dispatcher.unavailable = ""
+        self._sessions.core_ready()
         log.info("core_ready", pid=frame.pid, blocks=frame.num_blocks, dtype=frame.dtype, backend=frame.kernel_backend)
         self._update()
 

@@ -13,6 +13,9 @@ Each of a request's `n` outputs does all of it, with a log-probability of -1 a t
 those further from it. A beam search counts `width` tokens a step, with HANG for ever, else in `count` steps; then it
 sends `n` outputs of `count` tokens, the first of `A`, the next of `B` and so on.
 
+Every turn of a session leaves it there, with a token for each of its prompt, until it is erased. A tenant called
+`silent` gets no answer to what it asks of its sessions; one called `deadly` kills the core with it.
+
 Every running output holds one block, so that a leak shows in the statistics; so do the share groups of the policy.
 """
 
@@ -23,6 +26,7 @@ import sys
 import time
 from dataclasses import dataclass, field
 
+import msgspec
 import zmq
 
 from engine import ipc
@@ -58,6 +62,7 @@ class _Core:
     socket: "zmq.Socket[bytes]"
     outputs: dict[tuple[int, int], _Output] = field(default_factory=dict)  # by handle and index
     share_groups: dict[str, ipc.PolicyShareGroup] = field(default_factory=dict)
+    sessions: dict[tuple[str, str], ipc.SessionState] = field(default_factory=dict)  # the last used one last
     step: int = 0
     output_tokens: int = 0
     stats_at: float = 0.0
@@ -83,8 +88,44 @@ class _Core:
                 applied = ipc.AppliedFrame(version=frame.version, epoch=frame.epoch, at=time.time(), step=self.step)
                 self.send(applied)
                 self.send(ipc.SettledFrame(version=frame.version, epoch=frame.epoch, at=applied.at))
+            case ipc.SessionQueryFrame() | ipc.SessionChangeFrame() if frame.tenant != "silent":
+                self.send(self.answer(frame))
+            case ipc.PrefetchFrame():
+                key = (frame.tenant, frame.session)
+                if key in self.sessions:
+                    self.sessions[key] = msgspec.structs.replace(self.sessions[key], device_bytes=BLOCK_BYTES)
             case ipc.StopFrame():
                 sys.exit(0)
+
+    def answer(self, frame: ipc.SessionQueryFrame | ipc.SessionChangeFrame) -> ipc.SessionsFrame:
+        if frame.tenant == "deadly":
+            os.kill(os.getpid(), signal.SIGKILL)
+        own = {name: one for (tenant, name), one in self.sessions.items() if tenant == frame.tenant}
+        found = [one for name, one in reversed(own.items()) if frame.session in ("", name)]
+        if isinstance(frame, ipc.SessionQueryFrame):
+            found = [one for one in found if not frame.before or one.last_used_at < frame.before][: frame.limit]
+        elif found and frame.action == "erase":
+            del self.sessions[frame.tenant, frame.session], own[frame.session]
+        elif found:
+            found = [msgspec.structs.replace(found[0], pinned=frame.action == "pin")]
+            self.sessions[frame.tenant, frame.session] = found[0]
+        return ipc.SessionsFrame(number=frame.number, sessions=found, num_sessions=len(own))
+
+    def keep(self, frame: ipc.SubmitFrame) -> None:
+        now, before = time.time(), self.sessions.pop((frame.tenant, frame.session), None)
+        self.sessions[frame.tenant, frame.session] = ipc.SessionState(
+            session=frame.session,
+            num_tokens=len(frame.prompt),
+            device_bytes=0,
+            host_bytes=2 * BLOCK_BYTES,
+            disk_bytes=3 * BLOCK_BYTES,
+            num_turns=1 if before is None else before.num_turns + 1,
+            created_at=now if before is None else before.created_at,
+            last_used_at=now,
+            expires_at=now + frame.session_seconds,
+            pinned=False,
+            active=False,
+        )
 
     def cancel(self, key: tuple[int, int], reason: str) -> ipc.Output:
         del self.outputs[key]
@@ -172,6 +213,8 @@ class _Core:
         if request.emitted != done:
             return ""
         del self.outputs[request.frame.handle, request.index]
+        if request.frame.session:
+            self.keep(request.frame)
         return "stop" if request.mode == ECHO else "length"
 
     def send_stats(self) -> None:

@@ -135,3 +135,31 @@ def test_core_gets_groups_whole() -> None:
     ]
     assert frame.removed_share_groups == ["y"]
     assert ipc.decode_to_core(ipc.encode(frame)) == frame
+
+
+def test_a_disk_secret_reaches_the_core_and_nothing_else() -> None:
+    """It is neither saved nor told to a controller; a process that starts from what was saved waits for it."""
+    book = PolicyBook()
+    open_, hidden = pb.TenantPolicy(tenant="a", weight=1), pb.TenantPolicy(tenant="b", weight=1, disk_secret=SECRET)
+    book.take(pb.PolicyPush(version=1, snapshot=True, tenants=[open_, hidden]))
+    assert {one.tenant: one.disk_secret for one in policy_frame(book.snapshot()).tenants} == {"a": b"", "b": SECRET}
+    assert not any(one.disk_secret for one in book.tenants)
+    saved = book.unsaved()[POLICY]
+    assert SECRET not in saved
+    again = PolicyBook(saved)
+    assert not any(one.disk_secret for one in again.tenants)
+    told = {one.tenant: (one.disk_secret, one.disk_locked) for one in policy_frame(again.snapshot()).tenants}
+    assert told == {"a": (b"", False), "b": (b"", True)}
+    again.take(pb.PolicyPush(version=1, epoch=1, snapshot=True, tenants=[hidden]))
+    (tenant,) = policy_frame(again.snapshot()).tenants
+    assert (tenant.disk_secret, tenant.disk_locked) == (SECRET, False)
+    assert PolicyBook(PolicyBook(saved).unsaved()[POLICY]).unsaved()[POLICY] == saved
+
+
+def test_a_disk_secret_of_another_length_is_refused() -> None:
+    """The push as a whole, by name, without the secret in what is said."""
+    with pytest.raises(ProtocolError, match="disk secret of tenant a has 5 bytes instead of 32") as refused:
+        PolicyBook().take(
+            pb.PolicyPush(version=1, tenants=[pb.TenantPolicy(tenant="a", weight=1, disk_secret=b"12345")])
+        )
+    assert "12345" not in str(refused.value)

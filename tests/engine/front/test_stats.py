@@ -176,3 +176,36 @@ def test_pressure_and_a_tenants_counters_come_through() -> None:
         weight=2.0,
         shadow=[pb.ShadowCount(limit="max_running", refused=1, delayed=2)],
     )
+
+
+def test_figures_of_tiers_and_sessions_are_passed_on() -> None:
+    """Bytes, copies, hits, stalls and prefetches of the last frame; a tenant's disk bytes and sessions."""
+    book = StatsBook()
+    traffic = ipc.TierTraffic(source="host", target="disk", blocks=3, bytes=12, seconds=0.5, latencies=[0] * 12 + [3])
+    use = ipc.TenantUse(
+        tenant="a", kv_bytes=1, kv_peak_bytes=1, running=0, queued=0, output_tokens=0, disk_bytes=8, num_sessions=2
+    )
+    figures = {
+        "disk_bytes_total": 100,
+        "disk_bytes_used": 40,
+        "disk_problem": "no space left",
+        "disk_errors": 7,
+        "tier_stall_seconds": 1.5,
+        "prefetched_blocks": 9,
+        "prefetched_used_blocks": 4,
+        "num_sessions": 11,
+        "prefix_asked_tokens": 500,
+        "prefix_found_tokens": 300,
+        "swap_chosen": 2,
+        "recompute_chosen": 1,
+    }
+    last = msgspec.structs.replace(
+        frame(1.0, 5), tenants=[use], traffic=[traffic], tier_hits={"host": 32, "disk": 16}, **figures
+    )
+    book.add(last)
+    stats = take(book)
+    assert {name: getattr(stats, name) for name in figures} == figures
+    assert [(one.source, one.target, one.blocks, one.bytes) for one in stats.traffic] == [("host", "disk", 3, 12)]
+    assert (stats.traffic[0].seconds, list(stats.traffic[0].latencies)) == (0.5, [0] * 12 + [3])
+    assert {one.tier: one.tokens for one in stats.tier_hits} == {"host": 32, "disk": 16}
+    assert (stats.tenants[0].disk_bytes, stats.tenants[0].num_sessions) == (8, 2)

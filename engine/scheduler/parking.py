@@ -1,0 +1,355 @@
+"""Sessions between two steps: turns that end are parked, calls are answered, what is over is let go.
+
+    a sequence of a session ends ─▶ its chain of keys into the registry ─▶ blocks to host memory soon, to disk behind
+    the next turn                   finds its blocks by what they hold, as any request does
+    its time is over                its blocks are the least valuable ones of every tier, and gone before any other
+    erase                           its requests end first; then no tier keeps what nobody else needs
+
+Calls that look at many blocks are answered bit by bit, so that no step waits for a list. Times of sessions are unix
+seconds: they outlive the process.
+"""
+
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+from engine.memory.eviction.base import BlockKey
+from engine.memory.sessions import Session, Sessions
+from engine.memory.sessions_record import to_record
+from engine.policy import TenantPolicy
+from engine.request import FinishReason, TenantId
+from engine.scheduler.restoring import Restoring
+from engine.scheduler.sequence import SequenceState
+from engine.scheduler.session_calls import (
+    Prefetch,
+    SessionAction,
+    SessionAnswer,
+    SessionCall,
+    SessionChange,
+    SessionQuery,
+    SessionView,
+)
+
+if TYPE_CHECKING:
+    from engine.scheduler.roster import Roster
+
+_EXPIRED_A_STEP = 16  # sessions let go in one step
+_KEYS_A_STEP = 4096  # looked up for lists in one step: some milliseconds
+
+
+class Tiers(Protocol):
+    """Where blocks are, as sessions see it. Every call returns at once."""
+
+    def park(self, owner: TenantId, keys: Sequence[BlockKey]) -> None:
+        """Have blocks copied to host memory soon, and to disk behind that, as far as the owner's ceilings allow."""
+        ...
+
+    def prefetch(self, owner: TenantId, keys: Sequence[BlockKey]) -> None:
+        """Bring a chain's blocks up, as far as that takes nothing from anybody who needs it more."""
+        ...
+
+    def demote(self, owner: TenantId, keys: Sequence[BlockKey]) -> None:
+        """Make blocks the first to go, in host memory and on disk."""
+        ...
+
+    def erase(self, owner: TenantId, keys: Sequence[BlockKey], session: str = "") -> int:
+        """Drop blocks from all tiers, but those that a live request holds, and a session's record.
+
+        Returns a ticket for `take_erased`.
+        """
+        ...
+
+    def take_erased(self) -> list[int]:
+        """Return the tickets whose bytes have been overwritten everywhere, each once."""
+        ...
+
+    def where(self, key: BlockKey) -> tuple[bool, bool, bool]:
+        """Say whether device, host memory and disk have a block."""
+        ...
+
+    def put_session(self, owner: TenantId, session: str, record: bytes) -> None:
+        """Keep a session's record on disk, if there is one for the owner."""
+        ...
+
+    def drop_session(self, owner: TenantId, session: str) -> None:
+        """Let a session's record go."""
+        ...
+
+    def sessions(self, owner: TenantId) -> list[tuple[str, bytes]] | None:
+        """Return the records that an earlier process has left; None while the disk cannot be read."""
+        ...
+
+
+class Place(NamedTuple):
+    """Where a session's blocks are; a block may be in several tiers."""
+
+    length: int = 0  # leading blocks of which none is missing
+    device: int = 0
+    host: int = 0
+    disk: int = 0
+
+
+class _Erasure(NamedTuple):
+    """A call whose answer waits for bytes to be overwritten."""
+
+    call: SessionChange
+    view: SessionView
+
+
+@dataclass(slots=True)
+class _Listing:
+    """A list that is being made."""
+
+    number: int
+    tenant: TenantId
+    left: deque[Session]  # to be looked at, in order
+    made: list[SessionView]
+
+
+class Parking:
+    """The registry of sessions at work: told by the roster what begins and ends, asked from outside."""
+
+    def __init__(self, roster: "Roster", tiers: Tiers, *, max_keys: int, wall: Callable[[], float] = time.time) -> None:
+        """Start without sessions.
+
+        Args:
+            roster: whose requests end when their session is erased.
+            tiers: where blocks are kept.
+            max_keys: that all sessions may keep; see `Sessions`.
+            wall: unix seconds.
+        """
+        self.sessions = Sessions(max_keys)
+        self.wall = wall
+        self._roster = roster
+        self._tiers = tiers
+        self._restoring = Restoring(self.sessions, tiers)
+        self._active: dict[tuple[TenantId, str], dict[SequenceState, None]] = {}
+        self._deferred: list[SessionCall] = []  # until their tenant's sessions are restored
+        self._listings: deque[_Listing] = deque()
+        self._erasures: dict[int, _Erasure] = {}  # by ticket
+        self._answers: list[SessionAnswer] = []
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether the next step has work here, even if nothing runs."""
+        return bool(self._listings or self._answers or self._restoring.is_busy)
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether an erasure is under way, which ends by itself."""
+        return bool(self._erasures)
+
+    # ------------------------------------------------------------ from the roster and from policies
+
+    def entered(self, sequence: SequenceState) -> None:
+        """Note that a sequence is here; one of a session keeps that from ending."""
+        request = sequence.request
+        if not request.session:
+            return
+        self._active.setdefault((request.tenant, request.session), {})[sequence] = None
+        session = self.sessions.get(request.tenant, request.session)
+        if session is not None:
+            self.sessions.touch(session, self.wall())
+
+    def left(self, sequence: SequenceState) -> None:
+        """Park what a sequence leaves behind; call it while it still has its table."""
+        request = sequence.request
+        if not request.session:
+            return
+        active = self._active[request.tenant, request.session]
+        del active[sequence]
+        if not active:
+            del self._active[request.tenant, request.session]
+        chain = sequence.chain if sequence.table is None else sequence.table.chain
+        if chain is None or not sequence.admitted or sequence.tenant.policy is None:
+            return
+        num_computed = self._num_computed(sequence)
+        self._park(sequence, chain.keys[:num_computed], min(chain.num_head, num_computed))
+
+    def adopted(self, policy: TenantPolicy) -> None:
+        """Bring back what an earlier process has left of a tenant's sessions, once its disk may be read."""
+        if policy.disk_bytes and not policy.disk_locked:
+            self._restoring.begin(policy.tenant)
+
+    def forget(self, tenant: TenantId) -> None:
+        """Forget a tenant's sessions: its blocks and records are gone, or on their way."""
+        self._restoring.forget(tenant)
+        self._listings = deque(one for one in self._listings if one.tenant != tenant)
+        self.sessions.forget(tenant)
+
+    # ------------------------------------------------------------ calls
+
+    def take(self, call: SessionCall, now: float) -> None:
+        """Take a call in; see `take_answers`."""
+        if self._restoring.has(call.tenant):
+            self._deferred.append(call)
+            return
+        match call:
+            case Prefetch():
+                self._prefetch(self.sessions.get(call.tenant, call.session))
+            case SessionQuery():
+                self._query(call)
+            case SessionChange():
+                self._change(call, now)
+
+    def advance(self, now: float) -> None:
+        """Do what is due between two steps."""
+        wall = self.wall()
+        self._restoring.advance(wall)
+        if self._deferred:
+            calls, self._deferred = self._deferred, []
+            for call in calls:
+                self.take(call, now)
+        for session in self.sessions.take_expired(wall, _EXPIRED_A_STEP, self._is_active):
+            self._let_go(session)
+        if self._listings:
+            self._look()
+        if self._erasures:
+            self._hear_of_erasures()
+
+    def take_answers(self) -> list[SessionAnswer]:
+        """Return the answers since the last call."""
+        answers, self._answers = self._answers, []
+        return answers
+
+    # ------------------------------------------------------------ parts
+
+    def _num_computed(self, sequence: SequenceState) -> int:
+        """Return how many full blocks of a sequence were computed; they may have been given up since."""
+        if sequence.table is not None:
+            return sequence.table.num_sealed
+        if not sequence.generated:
+            return 0
+        return (len(sequence.tokens) - 1) // self._roster.memory.shape.block_size
+
+    def _park(self, sequence: SequenceState, keys: list[BlockKey], num_head: int) -> None:
+        request, now = sequence.request, self.wall()
+        session = self.sessions.ensure(request.tenant, request.session, now)
+        is_whole = sequence.beams is None or sequence is sequence.beams.leader
+        if is_whole and sequence.index == 0:
+            session.num_turns += 1
+        lost = self.sessions.take_turn(session, keys, num_head, seconds=request.session_seconds, now=now)
+        if lost:
+            self._tiers.erase(request.tenant, lost)
+        self._tiers.park(request.tenant, session.keys[session.num_head :])
+        while (excess := self.sessions.find_excess(request.tenant)) is not None:
+            self._let_go(excess)
+        self._write_down(session)
+
+    def _let_go(self, session: Session) -> None:
+        """Keep a session no longer: what it alone has kept is the first to go."""
+        own = self.sessions.remove(session)
+        self._tiers.demote(session.tenant, own)
+        self._tiers.drop_session(session.tenant, session.name)
+
+    def _write_down(self, session: Session) -> None:
+        if self.sessions.get(session.tenant, session.name) is session:
+            self._tiers.put_session(session.tenant, session.name, to_record(session))
+
+    def _prefetch(self, session: Session | None) -> None:
+        if session is not None:
+            self.sessions.touch(session, self.wall())
+            self._tiers.prefetch(session.tenant, session.keys[session.num_head :])
+
+    def _query(self, query: SessionQuery) -> None:
+        if query.session:
+            session = self.sessions.get(query.tenant, query.session)
+            found = deque([session] if session is not None else [])
+        else:
+            found = deque(islice(self.sessions.newest(query.tenant, query.before), query.limit))
+        self._listings.append(_Listing(query.number, query.tenant, found, []))
+
+    def _change(self, change: SessionChange, now: float) -> None:
+        if change.action is SessionAction.ERASE:
+            self._cancel(change, now)
+        session = self.sessions.get(change.tenant, change.session)
+        if session is None:
+            self._answer(change.number, change.tenant, ())
+            return
+        match change.action:
+            case SessionAction.ERASE:
+                self._erase(change, session)
+                return
+            case SessionAction.PIN:
+                self.sessions.pin(session)
+                self._write_down(session)
+            case SessionAction.UNPIN:
+                self.sessions.unpin(session, self.wall())
+                self._write_down(session)
+            case SessionAction.PREFETCH:
+                self._prefetch(session)
+        self._listings.append(_Listing(change.number, change.tenant, deque([session]), []))
+
+    def _cancel(self, change: SessionChange, now: float) -> None:
+        """End all requests of a session."""
+        while active := self._active.get((change.tenant, change.session)):
+            sequence = next(iter(active))
+            leader = sequence if sequence.beams is None else sequence.beams.leader
+            self._roster.finish(leader, FinishReason.CANCELLED, now)
+
+    def _erase(self, change: SessionChange, session: Session) -> None:
+        view = self._view(session, Place())
+        own = self.sessions.remove(session)
+        for listing in self._listings:  # those that were asked for before
+            if session in listing.left:
+                listing.left.remove(session)
+        ticket = self._tiers.erase(change.tenant, own, session.name)
+        self._erasures[ticket] = _Erasure(change, view)
+
+    def _hear_of_erasures(self) -> None:
+        for ticket in self._tiers.take_erased():
+            erasure = self._erasures.pop(ticket, None)
+            if erasure is not None:
+                self._answer(erasure.call.number, erasure.call.tenant, (erasure.view,))
+
+    def _look(self) -> None:
+        """Go on with the lists, up to so many keys."""
+        left = _KEYS_A_STEP
+        while self._listings:
+            listing = self._listings[0]
+            while listing.left and left > 0:
+                session = listing.left.popleft()
+                left -= 1 + len(session.keys)
+                if self.sessions.get(session.tenant, session.name) is session:
+                    listing.made.append(self._view(session, self._place(session)))
+            if listing.left:
+                return
+            self._listings.popleft()
+            self._answer(listing.number, listing.tenant, tuple(listing.made))
+
+    def _place(self, session: Session) -> Place:
+        """Look up where a session's blocks are."""
+        where = self._tiers.where
+        device = host = disk = 0
+        length, is_whole = 0, True
+        for key in session.keys:
+            on_device, in_host, on_disk = where(key)
+            device, host, disk = device + on_device, host + in_host, disk + on_disk
+            is_whole = is_whole and (on_device or in_host or on_disk)
+            length += is_whole
+        return Place(length, device, host, disk)
+
+    def _view(self, session: Session, place: Place) -> SessionView:
+        shape = self._roster.memory.shape
+        return SessionView(
+            session=session.name,
+            num_tokens=place.length * shape.block_size,
+            device_bytes=place.device * shape.block_bytes,
+            host_bytes=place.host * shape.block_bytes,
+            disk_bytes=place.disk * shape.block_bytes,
+            num_turns=session.num_turns,
+            created_at=session.created_at,
+            last_used_at=session.last_used_at,
+            expires_at=0.0 if session.pinned else session.expires_at,
+            pinned=session.pinned,
+            active=self._is_active(session),
+        )
+
+    def _is_active(self, session: Session) -> bool:
+        return (session.tenant, session.name) in self._active
+
+    def _answer(self, number: int, tenant: TenantId, views: tuple[SessionView, ...]) -> None:
+        self._answers.append(SessionAnswer(number=number, sessions=views, num_sessions=self.sessions.count(tenant)))
