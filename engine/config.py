@@ -9,7 +9,7 @@ from pathlib import Path
 from engine.errors import ConfigError
 
 _BYTES = re.compile(r"^\s*(\d+(?:\.\d+)?)\s*(B|KiB|MiB|GiB|TiB)?\s*$")
-_BYTE_VARIABLES = ("ENGINE_KV_BYTES", "ENGINE_HOST_BYTES", "ENGINE_TRACE_BYTES")
+_BYTE_VARIABLES = ("ENGINE_KV_BYTES", "ENGINE_HOST_BYTES", "ENGINE_DISK_BYTES", "ENGINE_TRACE_BYTES")
 _UNIT = {"B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40}
 
 
@@ -26,6 +26,8 @@ class EngineConfig:
     load_format: str = "auto"  # ENGINE_LOAD_FORMAT: auto, dummy (random weights, no file read: benchmarks of speed)
     kv_bytes: int = 1 << 30  # ENGINE_KV_BYTES: device pool, bytes
     host_bytes: int = 1 << 30  # ENGINE_HOST_BYTES: host memory for blocks swapped out of the pool, bytes; 0: none
+    disk_bytes: int = 2 << 30  # ENGINE_DISK_BYTES: disk for blocks that outlive the worker, bytes; 0: none
+    disk_dir: str = ""  # ENGINE_DISK_DIR: folder of its own for them, best on a local NVMe; empty: disk in `state_dir`
     trace_bytes: int = 64 << 20  # ENGINE_TRACE_BYTES: ring file of what was asked, for previews of limits; 0: none
     block_size: int = 16  # ENGINE_BLOCK_SIZE: token slots of a block
     max_batched_tokens: int = 512  # ENGINE_MAX_BATCHED_TOKENS: tokens of one step
@@ -45,6 +47,11 @@ class EngineConfig:
     stall_seconds: int = 60  # ENGINE_STALL_SECONDS: a core that was ready and is silent so long starts anew; 0: never
     tls_cert: str = ""  # ENGINE_TLS_CERT, ENGINE_TLS_KEY: PEM files; empty: plain text (one machine only)
     tls_key: str = ""
+
+    @property
+    def disk_folder(self) -> Path:
+        """Say where the blocks on disk lie."""
+        return Path(self.disk_dir) if self.disk_dir else self.state_dir / "disk"
 
     @classmethod
     def from_env(cls, env: Mapping[str, str] | None = None) -> "EngineConfig":
@@ -80,7 +87,8 @@ class EngineConfig:
         for name in ("kv_bytes", "block_size", "max_batched_tokens", "max_running"):
             if getattr(self, name) < 1:
                 raise ConfigError(f"ENGINE_{name.upper()} must be at least 1")
-        for name in ("host_bytes", "trace_bytes", "max_context", "threads", "drain_seconds", "stall_seconds"):
+        byte_names = ("host_bytes", "disk_bytes", "trace_bytes")
+        for name in (*byte_names, "max_context", "threads", "drain_seconds", "stall_seconds"):
             if getattr(self, name) < 0:
                 raise ConfigError(f"ENGINE_{name.upper()}={getattr(self, name)}: must be at least 0")
         if bool(self.tls_cert) != bool(self.tls_key):
