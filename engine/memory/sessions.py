@@ -11,7 +11,7 @@ A key is one object however many sessions share it, and the keys kept are bounde
 """
 
 import heapq
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import pairwise
 
@@ -69,6 +69,17 @@ class Session:
         return len(self.keys) + len(self.strays)
 
 
+class _Tenant:
+    """One tenant's sessions."""
+
+    __slots__ = ("by_name", "latest", "num_keys")
+
+    def __init__(self) -> None:
+        self.by_name: OrderedDict[str, Session] = OrderedDict()  # the least recently used first
+        self.num_keys = 0
+        self.latest = 0.0  # when one of them was last used
+
+
 class Sessions:
     """All sessions of a worker. Every call costs what it changes, whatever the number of sessions."""
 
@@ -81,8 +92,7 @@ class Sessions:
         """
         self._max_keys = max_keys
         self._max_sessions = max_sessions
-        self._tenants: dict[TenantId, OrderedDict[str, Session]] = {}  # the least recently used first
-        self._num_keys: dict[TenantId, int] = {}
+        self._tenants: dict[TenantId, _Tenant] = {}
         self._users: dict[BlockKey, int] = {}  # sessions that have a key
         self._objects: dict[BlockKey, BlockKey] = {}  # the one object of each
         self._timers: list[tuple[float, int, Session]] = []  # a heap
@@ -91,24 +101,26 @@ class Sessions:
         self.num_keys = 0  # of all of them
 
     def __iter__(self) -> Iterator[Session]:
-        for sessions in self._tenants.values():
-            yield from sessions.values()
+        for tenant in self._tenants.values():
+            yield from tenant.by_name.values()
 
     def count(self, tenant: TenantId) -> int:
         """Return how many sessions a tenant has."""
-        return len(self._tenants.get(tenant, ()))
+        known = self._tenants.get(tenant)
+        return 0 if known is None else len(known.by_name)
 
     def get(self, tenant: TenantId, name: str) -> Session | None:
         """Return a session, or None."""
-        sessions = self._tenants.get(tenant)
-        return None if sessions is None else sessions.get(name)
+        known = self._tenants.get(tenant)
+        return None if known is None else known.by_name.get(name)
 
     def newest(self, tenant: TenantId, before: float = 0.0) -> Iterator[Session]:
         """Iterate over a tenant's sessions, the last used first; only those last used before a moment, if it is given.
 
         Not over a change of the registry.
         """
-        for session in reversed(self._tenants.get(tenant, {}).values()):
+        known = self._tenants.get(tenant)
+        for session in reversed(known.by_name.values()) if known is not None else ():
             if not before or session.last_used_at < before:
                 yield session
 
@@ -144,10 +156,9 @@ class Sessions:
 
     def touch(self, session: Session, now: float) -> None:
         """Note that a session is in use: it is the last used one, and its time runs anew."""
-        sessions = self._tenants[session.tenant]
-        latest = next(reversed(sessions.values())).last_used_at
-        sessions.move_to_end(session.name)
-        session.last_used_at = max(now, latest + _TICK)
+        tenant = self._tenants[session.tenant]
+        tenant.by_name.move_to_end(session.name)
+        session.last_used_at = tenant.latest = max(now, tenant.latest + _TICK)
         self._run_anew(session, now)
 
     def pin(self, session: Session) -> None:
@@ -171,10 +182,13 @@ class Sessions:
             self._hold_strays(known, [*strays, *keys[session.num_head :]])
             return known
         others = self._tenants.get(session.tenant)
-        if others:
-            session.last_used_at = min(session.last_used_at, next(iter(others.values())).last_used_at - _TICK)
+        if others is not None:
+            oldest = next(iter(others.by_name.values()))
+            session.last_used_at = min(session.last_used_at, oldest.last_used_at - _TICK)
         self._add(session)
-        self._tenants[session.tenant].move_to_end(session.name, last=False)
+        tenant = self._tenants[session.tenant]
+        tenant.by_name.move_to_end(session.name, last=False)
+        tenant.latest = max(tenant.latest, session.last_used_at)
         self._follow(session, keys, session.num_head)
         self._hold_strays(session, strays)
         self._set_timer(session)
@@ -209,34 +223,36 @@ class Sessions:
         if self.count(tenant) <= self._max_sessions:
             if self.num_keys <= self._max_keys:
                 return None
-            tenant = max(self._num_keys, key=lambda one: self._num_keys[one])
-        sessions = self._tenants[tenant].values()
+            tenant = max(self._tenants, key=lambda one: self._tenants[one].num_keys)
+        sessions = self._tenants[tenant].by_name.values()
         return next((one for one in sessions if not one.pinned), None) or next(iter(sessions))
 
     def remove(self, session: Session) -> list[BlockKey]:
         """Remove a session; return the keys of its own that no other session has."""
-        sessions = self._tenants[session.tenant]
-        if sessions.pop(session.name, None) is not session:
+        tenant = self._tenants[session.tenant]
+        if tenant.by_name.pop(session.name, None) is not session:
             raise InvariantError(f"session {session.name} of {session.tenant} is removed twice")
         own = [key for key in session.own_keys if self._users[key] == 1]
         for key in (*session.keys, *session.strays):
             self._let_go(session, key)
         session.timer = 0.0
         self.num_sessions -= 1
-        if not sessions:
-            del self._tenants[session.tenant], self._num_keys[session.tenant]
+        if not tenant.by_name:
+            del self._tenants[session.tenant]
         return own
 
     def forget(self, tenant: TenantId) -> None:
         """Remove all sessions of a tenant."""
-        for session in list(self._tenants.get(tenant, {}).values()):
+        for session in list(self.newest(tenant)):
             self.remove(session)
 
     # ------------------------------------------------------------ parts
 
     def _add(self, session: Session) -> Session:
-        self._tenants.setdefault(session.tenant, OrderedDict())[session.name] = session
-        self._num_keys.setdefault(session.tenant, 0)
+        tenant = self._tenants.get(session.tenant)
+        if tenant is None:
+            tenant = self._tenants[session.tenant] = _Tenant()
+        tenant.by_name[session.name] = session
         self.num_sessions += 1
         return session
 
@@ -280,7 +296,7 @@ class Sessions:
         """Count a key for a session; return its one object."""
         key = self._objects.setdefault(key, key)
         self._users[key] = self._users.get(key, 0) + 1
-        self._num_keys[session.tenant] += 1
+        self._tenants[session.tenant].num_keys += 1
         self.num_keys += 1
         return key
 
@@ -288,7 +304,7 @@ class Sessions:
         self._users[key] -= 1
         if not self._users[key]:
             del self._users[key], self._objects[key]
-        self._num_keys[session.tenant] -= 1
+        self._tenants[session.tenant].num_keys -= 1
         self.num_keys -= 1
 
     def _run_anew(self, session: Session, now: float) -> None:
@@ -315,24 +331,24 @@ class Sessions:
 
     def audit(self) -> None:
         """Recount keys, sessions and timers. Raises InvariantError."""
-        users: dict[BlockKey, int] = {}
-        for tenant, sessions in self._tenants.items():
-            if not sessions or len(sessions) > self._max_sessions:
-                raise InvariantError(f"{tenant} has {len(sessions)} sessions")
-            if sum(session.num_keys for session in sessions.values()) != self._num_keys[tenant]:
-                raise InvariantError(f"{tenant} counts {self._num_keys[tenant]} keys of sessions, and has others")
-            uses = [session.last_used_at for session in sessions.values()]
+        users: Counter[BlockKey] = Counter()
+        for name, tenant in self._tenants.items():
+            sessions = list(tenant.by_name.values())
+            if not 0 < len(sessions) <= self._max_sessions:
+                raise InvariantError(f"{name} has {len(sessions)} sessions")
+            if sum(session.num_keys for session in sessions) != tenant.num_keys:
+                raise InvariantError(f"{name} counts {tenant.num_keys} keys of sessions, and has others")
+            uses = [*(session.last_used_at for session in sessions), tenant.latest + _TICK]
             if any(later <= earlier for earlier, later in pairwise(uses)):
-                raise InvariantError(f"sessions of {tenant} are not in the order of their use")
-            for session in sessions.values():
+                raise InvariantError(f"sessions of {name} are not in the order of their use")
+            for session in sessions:
                 held = {*session.keys, *session.strays}
                 if len(held) != session.num_keys:
-                    raise InvariantError(f"session {session.name} of {tenant} has a key twice")
-                for key in held:
-                    users[key] = users.get(key, 0) + 1
+                    raise InvariantError(f"session {session.name} of {name} has a key twice")
+                users.update(held)
         if users != self._users or self._objects.keys() != users.keys():
             raise InvariantError("a key has more sessions, or fewer, than count it")
-        if self.num_keys != sum(users.values()) or self.num_sessions != sum(map(len, self._tenants.values())):
+        if self.num_keys != users.total() or self.num_sessions != len(list(self)):
             raise InvariantError("sessions or their keys are counted wrong")
         timed = {id(session) for at, _, session in self._timers if session.timer == at}
         if any(not session.pinned and id(session) not in timed for session in self):

@@ -61,7 +61,7 @@ class Restoring:
         self._unread.pop(tenant, None)
         self._begun.add(tenant)
         if records:
-            self._tenants.append(_Tenant(tenant, records))
+            self._tenants.append(_Tenant(tenant, list(records)))
 
     def forget(self, tenant: TenantId) -> None:
         """Leave a tenant's sessions where they are, or gone."""
