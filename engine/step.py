@@ -114,6 +114,9 @@ class TokenLogprobs(NamedTuple):
 class StepResult:
     """One sampled token id for each sequence with `sampling`, in plan order; seconds of the step on the device.
 
+    Loads that went on beside the step count in `seconds` as if they had come first, so that what is left without
+    `store_seconds` and `load_seconds` is always the computation.
+
     `logprobs` is empty where no sequence asks for any; else it has one entry for each token id, None where the sequence
     asks for none.
     """
@@ -159,7 +162,14 @@ class Runner(Protocol):
         ...
 
     def wipe(self, slabs: Sequence[SlabId]) -> None:
-        """Overwrite slabs with zeros, after all launched steps: their owners are gone."""
+        """Overwrite slabs with zeros, after all launched steps and what transfers do with them: their owners are gone.
+
+        Done on return.
+        """
+        ...
+
+    def wipe_blocks(self, blocks: Sequence[BlockId]) -> None:
+        """Overwrite blocks, after all launched steps and what transfers do with them: their owners are gone."""
         ...
 
     def copy(self, transfer: Transfer) -> None:

@@ -1,6 +1,7 @@
 """The flat batch of one step: tokens of all sequences end to end, and where each sequence's KV lies."""
 
 from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 
@@ -12,6 +13,17 @@ class AttentionForm:
     scale: float
     window: int = 0  # a token sees itself and the `window - 1` tokens before it; 0: all of them
     soft_cap: float = 0.0  # scores become `soft_cap * tanh(score / soft_cap)`; 0: they stay. Gemma 2 (arXiv 2408.00118)
+
+
+class Arrivals(Protocol):
+    """Layers of the pages that arrive while a step computes: each waits for its own before it reads or writes them."""
+
+    counter: torch.Tensor | None  # [1] int64: how many layers are there; None: only `wait` tells
+    waited: torch.Tensor | None  # [1] float64: seconds, to which who looks at `counter` adds its waits
+
+    def wait(self, layer: int) -> None:
+        """Let what is launched from now on wait for a layer."""
+        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,6 +43,7 @@ class AttentionBatch:
     max_query: int  # longest query of the batch
     max_context: int  # longest context of the batch, or more: a recorded step serves any up to it
     num_decodes: int = 0  # so many leading sequences have one token: a backend may split their KV
+    arrivals: Arrivals | None = None  # None: all layers are there
 
     @property
     def num_sequences(self) -> int:

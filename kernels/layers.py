@@ -69,6 +69,8 @@ class ComposedLayers:
         """See `LayerStack.__call__`."""
         ops = self._ops
         for layer, layer_pages in zip(self._layers, pages.layers, strict=True):
+            if batch.arrivals is not None:
+                batch.arrivals.wait(layer_pages.layer)
             eps, activate = layer.norm_eps, ops.gelu_mul if layer.activation == "gelu" else ops.silu_mul
             attended = layer.output(self._attend(hidden, layer, layer_pages, batch))
             attended = self._normal(attended, layer.attention_post_norm, eps)

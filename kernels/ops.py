@@ -85,12 +85,32 @@ class Ops(ABC):
         """
 
     @abstractmethod
-    def gather_blocks(self, pages: Pages, blocks: torch.Tensor) -> torch.Tensor:
-        """Return slabs of blocks `[N]` (int64), each contiguous over all layers: `[N, num_layers, block_elements]`."""
+    def gather_blocks(
+        self,
+        pages: Pages,
+        blocks: torch.Tensor,
+        *,
+        out: torch.Tensor | None = None,
+        places: torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        """Copy blocks `[N]` (int64) into slabs, each all layers of one block: `[N, num_layers, block_elements]`.
+
+        `out` `[M, num_layers, block_elements]`, which is returned then, takes them where they belong: in its rows
+        `places` `[N]` (int64), each named once, or in its first N. A slab in it need not be contiguous, a layer must.
+        """
 
     @abstractmethod
-    def scatter_blocks(self, slabs: torch.Tensor, pages: Pages, blocks: torch.Tensor) -> None:
-        """Write slabs, as `gather_blocks` made them, to blocks `[N]` (int64), each named once."""
+    def scatter_blocks(
+        self, slabs: torch.Tensor, pages: Pages, blocks: torch.Tensor, *, places: torch.Tensor | None = None
+    ) -> None:
+        """Write slabs, as `gather_blocks` made them, to blocks `[N]` (int64), each named once.
+
+        `places` `[N]` (int64) says which of `slabs`, None: the first N.
+        """
+
+    def beside(self) -> "Ops":
+        """Return these ops for a thread beside the one that computes: its copies take no other thread's core."""
+        return self
 
     @abstractmethod
     def copy_blocks(self, pages: Pages, sources: torch.Tensor, targets: torch.Tensor) -> None:

@@ -1,6 +1,6 @@
 """KV pages: where keys and values of every block live. The order inside a page is the backend's own."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -35,6 +35,7 @@ class LayerPages:
 
     shape: PageShape
     data: torch.Tensor
+    layer: int = 0  # which one
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +53,11 @@ class Pages:
         flat = torch.empty(elements + _ALIGNMENT // dtype.itemsize + _SLACK, dtype=dtype, device=device)
         start = -flat.data_ptr() % _ALIGNMENT // dtype.itemsize
         data = flat[start : start + elements].view(shape.num_layers, shape.num_blocks, shape.block_elements)
-        return cls(shape, data, tuple(LayerPages(shape, layer) for layer in data.unbind(0)))
+        return cls(shape, data, tuple(LayerPages(shape, part, layer) for layer, part in enumerate(data.unbind(0))))
+
+    def part(self, first: int, end: int) -> "Pages":
+        """Return the pages of the layers from `first` to `end`, the same memory."""
+        return Pages(replace(self.shape, num_layers=end - first), self.data[first:end], self.layers[first:end])
 
     def fill(self, blocks: torch.Tensor, value: float) -> None:
         """Overwrite whole blocks in every layer. `blocks`: int64 ids."""

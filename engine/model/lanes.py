@@ -8,6 +8,7 @@
     tokens, seconds = lane.wait()    # the step's one wait for the device
 
     with lane.timed(STORES): ...     # measures a part of the step: lane.seconds_of(STORES), once it was waited for
+    lane.note(LOADS, seconds)        # the same of what was measured elsewhere
 
 On a GPU all copies go through pinned memory and nothing but `wait` waits: a copy from ordinary memory would hold the
 host until the device has come that far. On the CPU nothing is copied.
@@ -26,7 +27,7 @@ from engine.errors import CoreError
 
 Array = np.ndarray[Any, Any]
 
-STORES, LOADS = range(2)  # parts of a step that are measured
+STORES, LOADS, WAITS = range(3)  # parts of a step that are measured; waits are those of layers for loads
 IN_FLIGHT = 2  # steps: one that runs, one that is launched meanwhile
 _ALIGNED = 64  # bytes; Triton compiles a kernel again for a pointer that is not a multiple of 16
 _LEAST = 1 << 16  # bytes of a pinned buffer; it grows with the steps
@@ -52,6 +53,14 @@ class Event(Protocol):
 
     def elapsed_time(self, end_event: Any) -> float:
         """Return the milliseconds from this mark to another; the device has passed both."""
+        ...
+
+    def query(self) -> bool:
+        """Whether the device has passed the mark."""
+        ...
+
+    def wait(self) -> None:
+        """Let what is launched from now on wait for the mark, on the current stream; the host goes on."""
         ...
 
 
@@ -101,6 +110,10 @@ class Lane(ABC):
     def send(self, *arrays: Array) -> tuple[torch.Tensor, ...]:
         """Return the arrays on the device. There they stay; here they may be shared and must not be written again."""
 
+    def send_one(self, array: Array) -> torch.Tensor:
+        """Return an array on the device, see `send`."""
+        return self.send(array)[0]
+
     @abstractmethod
     def fill(self, target: torch.Tensor, arrays: Sequence[Array]) -> None:
         """Pack the arrays into `target`, uint8 on the device; see `unpack`."""
@@ -111,7 +124,11 @@ class Lane(ABC):
 
     @abstractmethod
     def timed(self, part: int) -> AbstractContextManager[None]:
-        """Measure what is launched within; once a step for each part."""
+        """Measure what is launched within, on the current stream. Times of one part add up."""
+
+    @abstractmethod
+    def note(self, part: int, seconds: float) -> None:
+        """Add what was measured elsewhere."""
 
     @abstractmethod
     def seconds_of(self, part: int) -> float:
@@ -157,7 +174,11 @@ class HostLane(Lane):
         """See `Lane.timed`."""
         began = time.perf_counter()
         yield
-        self._parts[part] = time.perf_counter() - began
+        self.note(part, time.perf_counter() - began)
+
+    def note(self, part: int, seconds: float) -> None:
+        """See `Lane.note`."""
+        self._parts[part] = self._parts.get(part, 0.0) + seconds
 
     def seconds_of(self, part: int) -> float:
         """See `Lane.seconds_of`."""
@@ -187,8 +208,9 @@ class PinnedLane(Lane):
         self._values = self._back[:0]
         self._began, self._ended = event(), event()
         self._event = event
-        self._marks: dict[int, tuple[Event, Event]] = {}  # made when they are first needed
-        self._timed: set[int] = set()  # parts of this step
+        self._marks: list[tuple[Event, Event]] = []  # made when they are first needed
+        self._timed: list[int] = []  # the part that each of the first marks measures in this step
+        self._noted: dict[int, float] = {}
 
     def begin(self) -> None:
         """See `Lane.begin`. The step before in this lane has been waited for, so that its copies are over."""
@@ -196,6 +218,7 @@ class PinnedLane(Lane):
         self._used = 0
         self._values = self._back[:0]
         self._timed.clear()
+        self._noted.clear()
         self._began.record()
 
     def send(self, *arrays: Array) -> tuple[torch.Tensor, ...]:
@@ -207,20 +230,22 @@ class PinnedLane(Lane):
     @contextmanager
     def timed(self, part: int) -> Iterator[None]:
         """See `Lane.timed`."""
-        if part not in self._marks:
-            self._marks[part] = self._event(), self._event()
-        began, ended = self._marks[part]
+        if len(self._timed) == len(self._marks):
+            self._marks.append((self._event(), self._event()))
+        began, ended = self._marks[len(self._timed)]
+        self._timed.append(part)
         began.record()
         yield
         ended.record()
-        self._timed.add(part)
+
+    def note(self, part: int, seconds: float) -> None:
+        """See `Lane.note`."""
+        self._noted[part] = self._noted.get(part, 0.0) + seconds
 
     def seconds_of(self, part: int) -> float:
         """See `Lane.seconds_of`."""
-        if part not in self._timed:
-            return 0.0
-        began, ended = self._marks[part]
-        return began.elapsed_time(ended) / 1e3
+        marks = [pair for timed, pair in zip(self._timed, self._marks, strict=False) if timed == part]
+        return self._noted.get(part, 0.0) + sum(began.elapsed_time(ended) for began, ended in marks) / 1e3
 
     def fill(self, target: torch.Tensor, arrays: Sequence[Array]) -> None:
         """See `Lane.fill`."""

@@ -1,13 +1,39 @@
-"""How the host reaches the device: its lanes, whether they share memory, and how launches are recorded there."""
+"""How the host reaches the device: its lanes, what runs beside them, and how launches are recorded there."""
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import partial
+from typing import Protocol
 
 import torch
 
 from engine.model.capture import Capture, CudaCapture
-from engine.model.lanes import HostLane, Lanes, PinnedLane
+from engine.model.lanes import Array, Event, HostLane, Lanes, PinnedLane
+
+
+class Stream(Protocol):
+    """What is launched on it runs in order, beside other streams."""
+
+    def entered(self) -> AbstractContextManager[object]:
+        """Make it the current one for a while."""
+        ...
+
+
+class Side(Protocol):
+    """What runs beside a device's steps."""
+
+    def stream(self) -> Stream:
+        """Return a new stream."""
+        ...
+
+    def event(self) -> Event:
+        """Return a new mark."""
+        ...
+
+    def send(self, array: Array) -> torch.Tensor:
+        """Return an array on the device, for the current stream; nothing waits."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,13 +41,56 @@ class Link:
     """From the host to one device, for one runner."""
 
     lanes: Lanes
-    shared: bool  # one memory, and a launch returns when all is computed
+    side: Side | None  # None: one memory, and a launch returns when all is computed
     capture: Callable[[int], Capture] | None  # given bytes to leave free; None: launches cannot be recorded
+
+    @property
+    def shared(self) -> bool:
+        """Whether host and device have one memory."""
+        return self.side is None
+
+    def finish(self) -> None:
+        """Block until the device has done all that was launched on the current stream."""
+        if self.side is not None:
+            mark = self.side.event()
+            mark.record()
+            mark.synchronize()
+
+
+class CudaStream:
+    """A stream of a GPU."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]  # torch leaves it untyped
+
+    def entered(self) -> AbstractContextManager[object]:
+        """See `Stream.entered`."""
+        return torch.cuda.stream(self._stream)
+
+
+class CudaSide:
+    """Streams and events of a GPU."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+
+    def stream(self) -> Stream:
+        """See `Side.stream`."""
+        return CudaStream(self._device)
+
+    def event(self) -> Event:
+        """See `Side.event`."""
+        event: Event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]  # torch leaves it untyped
+        return event
+
+    def send(self, array: Array) -> torch.Tensor:
+        """See `Side.send`: torch keeps the pinned copy until the device has read it."""
+        return torch.from_numpy(array).pin_memory().to(self._device, non_blocking=True)
 
 
 def link_to(device: torch.device) -> Link:
     """Return the link to the CPU or to a GPU."""
     if device.type == "cpu":
-        return Link(Lanes(HostLane), shared=True, capture=None)
-    event = partial(torch.cuda.Event, enable_timing=True)
-    return Link(Lanes(lambda: PinnedLane(device, event)), shared=False, capture=partial(CudaCapture, device))
+        return Link(Lanes(HostLane), side=None, capture=None)
+    side = CudaSide(device)
+    return Link(Lanes(lambda: PinnedLane(device, side.event)), side=side, capture=partial(CudaCapture, device))

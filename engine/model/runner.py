@@ -8,17 +8,18 @@ On a GPU nothing in `launch` waits for the device, so that steps may be launched
 import logging
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
 
 import numpy as np
 import torch
 
 from engine.config import EngineConfig
 from engine.errors import ConfigError, CoreError
+from engine.model.arrivals import StreamArrivals, ThreadArrivals
+from engine.model.copier import Copier, ThreadCopier
 from engine.model.device import PeakMemory, cache_shape, choose_backend, empty_pages
 from engine.model.folder import ModelFolder
 from engine.model.graphs import DecodeGraphs
-from engine.model.lanes import LOADS, STORES, Lane
+from engine.model.lanes import LOADS, STORES, WAITS, Lane
 from engine.model.layout import Layout, lay_out
 from engine.model.link import Link, link_to
 from engine.model.logprobs import Asking, asking, read, with_logprobs
@@ -26,10 +27,21 @@ from engine.model.model import load_model
 from engine.model.placeholders import LastTokens
 from engine.model.sampler import sample
 from engine.model.slabs import Slabs
+from engine.model.stream_copier import StreamCopier
 from engine.model.table import BlockTable
 from engine.model.warm import warm_up_plans
 from engine.request import BlockId, SlabId
-from engine.step import BlockCopy, CacheShape, StepHandle, StepPlan, StepResult, TableWrite, TokenLogprobs
+from engine.step import (
+    BlockCopy,
+    CacheShape,
+    StepHandle,
+    StepPlan,
+    StepResult,
+    TableWrite,
+    TokenLogprobs,
+    Transfer,
+    TransferDone,
+)
 from kernels.batch import AttentionBatch
 from kernels.threads import usable_cores
 
@@ -39,9 +51,12 @@ _log = logging.getLogger("tollgate.model")
 class Launched:
     """A step whose tokens may still be on their way from the device."""
 
-    def __init__(self, lane: Lane, asking: tuple[Asking, ...], num_tokens: int, *, number: int, checked: bool) -> None:
+    def __init__(
+        self, lane: Lane, asking: tuple[Asking, ...], num_tokens: int, *, number: int, checked: bool, beside: bool
+    ) -> None:
         self._lane, self._asking, self._num_tokens = lane, asking, num_tokens
         self._number, self._checked = number, checked
+        self._beside = beside  # loads went on while it computed
         self._result: StepResult | None = None
 
     def wait(self) -> StepResult:
@@ -64,12 +79,14 @@ class Launched:
             token_ids, logprobs = read(values, self._asking, self._num_tokens)
         else:
             token_ids = tuple(map(int, values))
+        loads = self._lane.seconds_of(LOADS)
+        hidden = loads - self._lane.seconds_of(WAITS) if self._beside else 0.0  # that the step computed meanwhile
         return StepResult(
             token_ids=token_ids,
-            seconds=seconds,
+            seconds=seconds + max(0.0, hidden),
             logprobs=logprobs,
             store_seconds=self._lane.seconds_of(STORES),
-            load_seconds=self._lane.seconds_of(LOADS),
+            load_seconds=loads,
         )
 
 
@@ -94,6 +111,7 @@ class ModelRunner:
             self._shape = shape = cache_shape(config, folder, self._model, self._ops.dtype)
             self._pages = empty_pages(config, self._ops, self._model, shape)
             self._slabs = Slabs(self._ops, self._pages, shape.num_slabs)
+            self._copier, self._arrivals = self._beside()
             self._table = BlockTable(shape.max_rows + 1, shape.max_columns, device, shared=self._link.shared)
             self._pad()
             self._last = LastTokens(shape.max_rows, device)
@@ -142,23 +160,65 @@ class ModelRunner:
         lane = self._link.lanes.take()
         with torch.inference_mode():
             lane.begin()
-            self._edit(plan, lane)
+            arrivals = self._edit(plan, lane)
             layout = lay_out(plan.sequences, self._table.host, self._shape.block_size)
             refers = self._last.asked_for(layout.token_ids, plan.number)
-            logits = None if self._graphs is None else self._graphs.run(layout, lane)
+            logits = None if self._graphs is None or arrivals is not None else self._graphs.run(layout, lane)
             if logits is None:
-                logits = self._run(layout, lane, refers=refers)
-            return self._choose(plan, logits, lane)
+                logits = self._run(layout, lane, refers=refers, arrivals=arrivals)
+            if arrivals is not None:
+                arrivals.end(lane)
+            return self._choose(plan, logits, lane, beside=arrivals is not None)
+
+    def copy(self, transfer: Transfer) -> None:
+        """See `Runner.copy`."""
+        with torch.inference_mode():
+            self._copier.copy(transfer)
+
+    def copied(self) -> list[TransferDone]:
+        """See `Runner.copied`.
+
+        Raises:
+            CoreError: a copy failed.
+        """
+        return self._copier.copied()
+
+    def slab_memory(self, slab: SlabId) -> memoryview:
+        """See `Runner.slab_memory`."""
+        return self._slabs.memory(slab)
 
     def wipe(self, slabs: Sequence[SlabId]) -> None:
-        """See `Runner.wipe`."""
-        with torch.inference_mode():
-            self._slabs.wipe(slabs)
+        """See `Runner.wipe`: the host writes, so that who gets a slab next may do so too."""
+        self._copier.settle(slabs=slabs)
+        self._link.finish()
+        self._slabs.wipe(slabs)
 
-    def _edit(self, plan: StepPlan, lane: Lane) -> None:
-        """Change pages and table as the plan says; what the device must be told goes there in one copy."""
+    def wipe_blocks(self, blocks: Sequence[BlockId]) -> None:
+        """See `Runner.wipe_blocks`. Under poison they are filled with NaN, as what nobody has."""
+        self._copier.settle(blocks=blocks)
+        with torch.inference_mode():
+            there = torch.tensor(blocks, dtype=torch.int64, device=self._ops.device)
+            self._pages.fill(there, float("nan") if self._poison else 0.0)
+
+    def close(self) -> None:
+        """Let copies beside the steps end; those that have not begun are dropped. Nothing may be launched after it."""
+        self._copier.close()
+
+    def _beside(self) -> tuple[Copier, StreamArrivals | None]:
+        """Return who copies beside the steps, and on a GPU who loads layer by layer."""
+        if self._link.side is None:
+            return ThreadCopier(self._slabs.beside()), None
+        return StreamCopier(self._slabs, self._link.side), StreamArrivals(self._slabs, self._link.side)
+
+    def _edit(self, plan: StepPlan, lane: Lane) -> StreamArrivals | ThreadArrivals | None:
+        """Change pages and table as the plan says; what the device must be told goes there in one copy.
+
+        Returns:
+            The loads that go on while the step computes; None: all has been loaded, or is in the order of launches.
+        """
         if plan.stores:
-            self._slabs.store(plan.stores, lane)
+            with lane.timed(STORES):
+                self._slabs.store(plan.stores, lane.send_one)
         poison = np.array(plan.poison if self._poison else (), dtype=np.int64)
         cells = self._table.write(plan.table_writes)
         copies = [np.ascontiguousarray(np.array(run, dtype=np.int64).T) for run in independent(plan.copies)]
@@ -168,12 +228,27 @@ class ModelRunner:
             self._pages.fill(next(there), float("nan"))
         if cells is not None:
             self._table.update(next(there), next(there))
-        if plan.loads:
-            self._slabs.load(plan.loads, lane)
+        arrivals = self._load(plan, lane)
         for _ in copies:
             self._ops.copy_blocks(self._pages, next(there), next(there))
+        return arrivals
 
-    def _run(self, layout: Layout, lane: Lane, *, refers: bool) -> torch.Tensor:
+    def _load(self, plan: StepPlan, lane: Lane) -> StreamArrivals | ThreadArrivals | None:
+        """Start a plan's loads, beside the step where nothing but its layers needs them and it is worth it."""
+        if not plan.loads:
+            return None
+        if not plan.copies:  # which may read what is loaded
+            if self._arrivals is not None:
+                return self._arrivals.start(plan.loads, lane)
+            if isinstance(self._copier, ThreadCopier):
+                return ThreadArrivals(self._slabs.beside(), plan.loads, self._copier)
+        with lane.timed(LOADS):
+            self._slabs.load(plan.loads, lane.send_one)
+        return None
+
+    def _run(
+        self, layout: Layout, lane: Lane, *, refers: bool, arrivals: StreamArrivals | ThreadArrivals | None
+    ) -> torch.Tensor:
         """Compute a step kernel by kernel; `refers`: there are placeholders in it."""
         token_ids, slots, positions, starts, contexts, rows, sampled = lane.send(*layout[:7])
         batch = AttentionBatch(
@@ -186,12 +261,13 @@ class ModelRunner:
             max_query=layout.max_query,
             max_context=layout.max_context,
             num_decodes=layout.num_decodes,
+            arrivals=arrivals,
         )
         if refers:
             token_ids = self._last.put_in(token_ids)
         return self._model.forward(token_ids, batch, self._pages, sampled)
 
-    def _choose(self, plan: StepPlan, logits: torch.Tensor, lane: Lane) -> Launched:
+    def _choose(self, plan: StepPlan, logits: torch.Tensor, lane: Lane, *, beside: bool) -> Launched:
         """Sample a token of each row, take down the log-probabilities that are asked for, and start the way back."""
         parts = [part for part in plan.sequences if part.sampling is not None]
         rows = asking(parts)
@@ -199,17 +275,14 @@ class ModelRunner:
         if stale is not None:
             logits = logits.nan_to_num(0.0)  # the step is an error; until it is waited for, samplers need numbers
 
-        def to_device(array: "np.ndarray[Any, Any]") -> torch.Tensor:
-            return lane.send(array)[0]
-
-        tokens = sample(logits, parts, self._ops, to_device)
+        tokens = sample(logits, parts, self._ops, lane.send_one)
         self._last.keep(tokens)
-        values = with_logprobs(tokens, logits, rows, self._ops, to_device) if rows else tokens
+        values = with_logprobs(tokens, logits, rows, self._ops, lane.send_one) if rows else tokens
         if stale is not None:
             values = torch.cat((values, stale.to(values.dtype)[None]))
         lane.fetch(values)
         lane.end()
-        return Launched(lane, rows, len(parts), number=plan.number, checked=stale is not None)
+        return Launched(lane, rows, len(parts), number=plan.number, checked=stale is not None, beside=beside)
 
     def _pad(self) -> None:
         """Give the table's last row, the padding's, the pool's last block, of zeros."""

@@ -63,9 +63,19 @@ class CpuLayers:
             residual.data_ptr(),
             pages.data.data_ptr(),
             pages.data.stride(0) * pages.data.element_size(),
+            *_arrivals(batch),
             torch.get_num_threads(),
         )
         return hidden
+
+
+def _arrivals(batch: AttentionBatch) -> tuple[int | None, int | None]:
+    """Return where the number of layers that are there stands, and where seconds of waiting go."""
+    if batch.arrivals is None:
+        return None, None
+    counter, waited = batch.arrivals.counter, batch.arrivals.waited
+    assert counter is not None and waited is not None, "on the CPU a thread loads"
+    return counter.data_ptr(), waited.data_ptr()
 
 
 def _layer(layer: Layer) -> CpuLayer:

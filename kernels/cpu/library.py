@@ -42,7 +42,8 @@ _SIGNATURES: dict[str, tuple[type, ...]] = {
     ),
     "tg_layers": (
         *(_int, _int, _pointer, _int, _pointer),  # level, type, layers, how many, batch
-        *(_pointer, _pointer, _pointer, _long, _int),  # hidden, residual, pages, bytes of a layer's, threads
+        *(_pointer, _pointer, _pointer, _long),  # hidden, residual, pages, bytes of a layer's
+        *(_pointer, _pointer, _int),  # layers that are there, seconds waited for them, threads
     ),
     "tg_merge_partials": (
         *(_int, _int, _int, _pointer, _pointer, _pointer),  # level, type, the parts' type, parts, log-sum-exps, out

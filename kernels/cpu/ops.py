@@ -7,6 +7,7 @@ the dot product takes them, and both halves share a memory page.
 
 import ctypes
 from collections.abc import Callable, Sequence
+from copy import copy
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -47,6 +48,7 @@ class CpuOps(Ops):
         self._functions = functions
         self._level = int(level)
         self._type = _TYPES[dtype]
+        self._movers = 0  # threads that copy blocks; 0: all of torch's
         panels = weights == "int8" or _panels_are_best(dtype, level)
         self._linear = None if panels else choose_linear(dtype)
         self.instructions = level.name.lower()
@@ -132,18 +134,37 @@ class CpuOps(Ops):
         )
         return out
 
-    def gather_blocks(self, pages: Pages, blocks: torch.Tensor) -> torch.Tensor:
+    def gather_blocks(
+        self,
+        pages: Pages,
+        blocks: torch.Tensor,
+        *,
+        out: torch.Tensor | None = None,
+        places: torch.Tensor | None = None,
+    ) -> torch.Tensor:
         """See `Ops.gather_blocks`."""
-        shape = (len(blocks), pages.shape.num_layers, pages.shape.block_elements)
-        slabs = torch.empty(shape, dtype=self.dtype)
-        self._move(_pool(pages), blocks, _slabs(slabs), None, len(blocks))
-        return slabs
+        if out is None:
+            out = torch.empty((len(blocks), pages.shape.num_layers, pages.shape.block_elements), dtype=self.dtype)
+        self._check_slabs(out, pages)
+        self._move(_pool(pages), blocks, _slabs(out), places, len(blocks))
+        return out
 
-    def scatter_blocks(self, slabs: torch.Tensor, pages: Pages, blocks: torch.Tensor) -> None:
+    def scatter_blocks(
+        self, slabs: torch.Tensor, pages: Pages, blocks: torch.Tensor, *, places: torch.Tensor | None = None
+    ) -> None:
         """See `Ops.scatter_blocks`."""
-        assert slabs.is_contiguous() and slabs.dtype == self.dtype
-        assert slabs.shape == (len(blocks), pages.shape.num_layers, pages.shape.block_elements)
-        self._move(_slabs(slabs), None, _pool(pages), blocks, len(blocks))
+        self._check_slabs(slabs, pages)
+        self._move(_slabs(slabs), places, _pool(pages), blocks, len(blocks))
+
+    def _check_slabs(self, slabs: torch.Tensor, pages: Pages) -> None:
+        assert slabs.stride(-1) == 1 and slabs.dtype == self.dtype
+        assert slabs.shape[1:] == (pages.shape.num_layers, pages.shape.block_elements)
+
+    def beside(self) -> "CpuOps":
+        """See `Ops.beside`."""
+        alone = copy(self)
+        alone._movers = 1
+        return alone
 
     def copy_blocks(self, pages: Pages, sources: torch.Tensor, targets: torch.Tensor) -> None:
         """See `Ops.copy_blocks`."""
@@ -164,7 +185,7 @@ class CpuOps(Ops):
             count,
             source.num_layers,
             source.bytes,
-            torch.get_num_threads(),
+            self._movers or torch.get_num_threads(),
         )
 
     def rms_norm(

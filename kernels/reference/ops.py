@@ -58,13 +58,27 @@ class ReferenceOps(Ops):
         counted = parts.float().masked_fill(weights == 0, 0.0)
         return ((weights * counted).sum(0) / weights.sum(0)).to(self.dtype)
 
-    def gather_blocks(self, pages: Pages, blocks: torch.Tensor) -> torch.Tensor:
+    def gather_blocks(
+        self,
+        pages: Pages,
+        blocks: torch.Tensor,
+        *,
+        out: torch.Tensor | None = None,
+        places: torch.Tensor | None = None,
+    ) -> torch.Tensor:
         """See `Ops.gather_blocks`."""
-        return pages.data[:, blocks].transpose(0, 1).contiguous()
+        slabs = pages.data[:, blocks].transpose(0, 1).contiguous()
+        if out is None:
+            return slabs
+        out[slice(len(blocks)) if places is None else places.to(out.device)] = slabs.to(out.device)
+        return out
 
-    def scatter_blocks(self, slabs: torch.Tensor, pages: Pages, blocks: torch.Tensor) -> None:
+    def scatter_blocks(
+        self, slabs: torch.Tensor, pages: Pages, blocks: torch.Tensor, *, places: torch.Tensor | None = None
+    ) -> None:
         """See `Ops.scatter_blocks`."""
-        pages.data[:, blocks] = slabs.transpose(0, 1)
+        own = slabs[slice(len(blocks)) if places is None else places.to(slabs.device)]
+        pages.data[:, blocks] = own.transpose(0, 1).to(pages.data.device)
 
     def copy_blocks(self, pages: Pages, sources: torch.Tensor, targets: torch.Tensor) -> None:
         """See `Ops.copy_blocks`."""

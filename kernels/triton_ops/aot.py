@@ -115,9 +115,10 @@ def cases(shape: Shape, dtype: torch.dtype, capability: int) -> Iterator[Launch]
     gate_up = torch.empty((64, 2 * shape.intermediate), dtype=dtype, device=_META)
     yield silu_mul_launch(gate_up)[0]
     yield gelu_mul_launch(gate_up)[0]
-    launch, slabs = gather_launch(pages, slots)
+    launch, slabs = gather_launch(pages, slots, None, None)
     yield launch
-    yield scatter_launch(slabs, pages, slots)
+    yield gather_launch(pages, slots, slabs, slots)[0]
+    yield scatter_launch(slabs, pages, slots, slots)
     yield copy_launch(pages, slots, slots)
     logits = torch.empty((64, shape.vocab), dtype=dtype, device=_META)
     yield sample_launch(logits, torch.empty((64, 4), dtype=torch.float64, device=_META))[0]

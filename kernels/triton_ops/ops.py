@@ -79,15 +79,24 @@ class TritonOps(Ops):
         launch.run()
         return out
 
-    def gather_blocks(self, pages: Pages, blocks: torch.Tensor) -> torch.Tensor:
-        """See `Ops.gather_blocks`."""
-        launch, slabs = gather_launch(pages, blocks)
+    def gather_blocks(
+        self,
+        pages: Pages,
+        blocks: torch.Tensor,
+        *,
+        out: torch.Tensor | None = None,
+        places: torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        """See `Ops.gather_blocks`. `out` may lie in pinned host memory."""
+        launch, slabs = gather_launch(pages, blocks, out, places)
         launch.run()
         return slabs
 
-    def scatter_blocks(self, slabs: torch.Tensor, pages: Pages, blocks: torch.Tensor) -> None:
-        """See `Ops.scatter_blocks`."""
-        scatter_launch(slabs, pages, blocks).run()
+    def scatter_blocks(
+        self, slabs: torch.Tensor, pages: Pages, blocks: torch.Tensor, *, places: torch.Tensor | None = None
+    ) -> None:
+        """See `Ops.scatter_blocks`. `slabs` may lie in pinned host memory."""
+        scatter_launch(slabs, pages, blocks, places).run()
 
     def copy_blocks(self, pages: Pages, sources: torch.Tensor, targets: torch.Tensor) -> None:
         """See `Ops.copy_blocks`."""

@@ -36,6 +36,41 @@ def test_there_and_back(ops: Ops, num_layers: int, num_blocks: int, count: int) 
     assert torch.equal(bits(other.data), expected)
 
 
+@pytest.mark.parametrize(("num_layers", "num_blocks", "count"), [(1, 3, 0), (5, 9, 4), (30, 200, 150)])
+def test_slabs_in_place(ops: Ops, num_layers: int, num_blocks: int, count: int) -> None:
+    """Blocks go to the places of an arena that are named and come back from there, bit by bit, in either ops; what else
+    is in the arena stays.
+    """
+    pages, other = filled(ops, num_layers, num_blocks), filled(ops, num_layers, num_blocks)
+    arena = torch.randn(num_blocks + 5, num_layers, pages.shape.block_elements).to(ops.dtype)
+    source, target = (torch.randperm(num_blocks)[:count] for _ in range(2))
+    places = torch.randperm(len(arena))[:count]
+    held, expected = bits(arena), bits(other.data)
+    held[places] = bits(pages.data)[:, source].transpose(0, 1)
+    expected[:, target] = bits(pages.data)[:, source]
+    assert ops.gather_blocks(pages, source, out=arena, places=places) is arena
+    assert torch.equal(bits(arena), held)
+    ops.beside().scatter_blocks(arena, other, target, places=places)
+    assert torch.equal(bits(other.data), expected)
+
+
+@pytest.mark.parametrize("beside", [False, True])
+def test_some_layers_alone(ops: Ops, beside: bool) -> None:
+    """A part of the layers goes either way by itself, and leaves the others as they were."""
+    pages, other = filled(ops, 5, 9), filled(ops, 5, 9)
+    ops = ops.beside() if beside else ops
+    arena = torch.randn(7, 5, pages.shape.block_elements).to(ops.dtype)
+    blocks, places = torch.tensor([8, 0, 3]), torch.tensor([1, 6, 2])
+    held, expected = bits(arena), bits(other.data)
+    held[places, 1:3] = bits(pages.data)[1:3, blocks].transpose(0, 1)
+    ops.gather_blocks(pages.part(1, 3), blocks, out=arena[:, 1:3], places=places)
+    assert torch.equal(bits(arena), held)
+    expected[4:, blocks] = held[places, 4:].transpose(0, 1)
+    ops.scatter_blocks(arena[:, 4:], other.part(4, 5), blocks, places=places)
+    assert torch.equal(bits(other.data), expected)
+    assert [one.layer for one in pages.part(1, 3).layers] == [1, 2]
+
+
 def test_copies(ops: Ops) -> None:
     """Blocks are copied in every layer, one source to several targets too."""
     pages = filled(ops, 4, 8)

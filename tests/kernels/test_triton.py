@@ -208,6 +208,25 @@ def test_blocks_move(ops: TritonOps) -> None:
         assert torch.equal(after[:, target], before[:, source])
 
 
+def test_slabs_in_place(ops: TritonOps) -> None:
+    """Blocks go to the places of an arena that are named and come back from there, all layers or some, by any number of
+    programs.
+    """
+    shape = PageShape(num_layers=3, num_blocks=70, block_size=4, num_kv_heads=2, head_dim=24)
+    pages, other = ops.empty_pages(shape), ops.empty_pages(shape)
+    pages.data.normal_()
+    other.data.normal_()
+    arena = torch.randn(80, 3, shape.block_elements).to(ops.dtype)
+    blocks, places, target = torch.randperm(70)[:66], torch.randperm(80)[:66], torch.randperm(70)[:66]
+    held, expected = arena.clone(), other.data.clone()
+    held[places, :2] = pages.data[:2, blocks].transpose(0, 1)
+    expected[2:, target] = held[places, 2:].transpose(0, 1)
+    assert ops.gather_blocks(pages.part(0, 2), blocks, out=arena[:, :2], places=places).shape == (80, 2, 384)
+    assert torch.equal(arena, held)
+    ops.scatter_blocks(arena[:, 2:], other.part(2, 3), target, places=places)
+    assert torch.equal(other.data, expected)
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_draws_are_the_reference_s(ops: TritonOps, kind: str) -> None:
     """Rows of every kind are drawn as sorting and summing them does, in one block of tokens and in several."""

@@ -7,6 +7,7 @@
 #include <cmath>
 #include <cstdint>
 #include <cstring>
+#include <ctime>
 #include <vector>
 #include <omp.h>
 #if defined(__x86_64__)
@@ -390,14 +391,22 @@ void tg_paged_attention(int level, int type, void* out, const void* query, int64
 }
 
 // Move whole blocks: `from + sources[i] * bytes` to `to + targets[i] * bytes` in each layer; a null list counts 0, 1, 2, ...
+// One thread makes no team: it may be a thread beside the one whose team computes.
 void tg_move_blocks(const char* from, int64_t from_block, int64_t from_layer, const int64_t* sources, char* to,
                     int64_t to_block, int64_t to_layer, const int64_t* targets, int64_t count, int64_t layers, int64_t bytes,
                     int threads) {
-#pragma omp parallel for collapse(2) num_threads(threads) if (count * layers * bytes > (1 << 20))
+    auto move = [&](int64_t i, int64_t layer) __attribute__((always_inline)) {
+        memcpy(to + (targets ? targets[i] : i) * to_block + layer * to_layer,
+               from + (sources ? sources[i] : i) * from_block + layer * from_layer, bytes);
+    };
+    if (threads <= 1 || count * layers * bytes <= (1 << 20)) {
+        for (int64_t i = 0; i < count; i++)
+            for (int64_t layer = 0; layer < layers; layer++) move(i, layer);
+        return;
+    }
+#pragma omp parallel for collapse(2) num_threads(threads)
     for (int64_t i = 0; i < count; i++)
-        for (int64_t layer = 0; layer < layers; layer++)
-            memcpy(to + (targets ? targets[i] : i) * to_block + layer * to_layer,
-                   from + (sources ? sources[i] : i) * from_block + layer * from_layer, bytes);
+        for (int64_t layer = 0; layer < layers; layer++) move(i, layer);
 }
 
 void tg_rms_norm(int level, int type, const void* x, int64_t x_stride, void* residual, const void* weight, void* out,
@@ -431,11 +440,12 @@ void tg_linear(int level, int type, const LinearWeight* l, const void* x, int64_
 }
 
 void tg_layers(int level, int type, const Layer* layers, int count, const Batch* b, void* hidden, void* residual, void* pages,
-               int64_t layer_bytes, int threads) {
+               int64_t layer_bytes, const int64_t* arrived, double* waited, int threads) {
+    const Arrivals arrivals = {arrived, waited};
     if (type == BFLOAT16)
-        run_layers(level, layers, count, *b, (bf16*)hidden, (bf16*)residual, (char*)pages, layer_bytes, threads);
+        run_layers(level, layers, count, *b, (bf16*)hidden, (bf16*)residual, (char*)pages, layer_bytes, arrivals, threads);
     else
-        run_layers(level, layers, count, *b, (float*)hidden, (float*)residual, (char*)pages, layer_bytes, threads);
+        run_layers(level, layers, count, *b, (float*)hidden, (float*)residual, (char*)pages, layer_bytes, arrivals, threads);
 }
 
 void tg_kv_write(int level, int type, const void* key, const void* value, int64_t stride, void* pages,

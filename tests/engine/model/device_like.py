@@ -6,13 +6,14 @@ an event has come when it is set.
 
 import time
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 
 from engine.model.capture import Capture
-from engine.model.lanes import Lanes, PinnedLane
+from engine.model.lanes import Array, Lanes, PinnedLane
 from engine.model.link import Link
 
 CPU = torch.device("cpu")
@@ -31,9 +32,40 @@ class HostEvent:
     def synchronize(self) -> None:
         """Return: all is done by now."""
 
+    def query(self) -> bool:
+        """Whether it is set."""
+        return self.at > 0
+
+    def wait(self) -> None:
+        """Return: all is done by now."""
+
     def elapsed_time(self, end_event: Any) -> float:
         """Return the milliseconds between."""
         return float(end_event.at - self.at) * 1e3
+
+
+class HostStream:
+    """A stream on which all is done when it is launched."""
+
+    def entered(self) -> AbstractContextManager[object]:
+        """Make it the current one for a while."""
+        return nullcontext()
+
+
+class HostSide:
+    """Streams and marks of a device whose work is done when it is launched."""
+
+    def stream(self) -> HostStream:
+        """Return a new stream."""
+        return HostStream()
+
+    def event(self) -> HostEvent:
+        """Return a new mark."""
+        return HostEvent()
+
+    def send(self, array: Array) -> torch.Tensor:
+        """Return an array as a tensor of its own."""
+        return torch.from_numpy(array.copy())
 
 
 @dataclass
@@ -63,4 +95,4 @@ class Rerun:
 def device_like(capture: Capture | None = None) -> Link:
     """Return a link as to a GPU; None: nothing can be recorded."""
     made = None if capture is None else lambda spared_bytes: capture
-    return Link(Lanes(lambda: PinnedLane(CPU, HostEvent)), shared=False, capture=made)
+    return Link(Lanes(lambda: PinnedLane(CPU, HostEvent)), side=HostSide(), capture=made)

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from engine.errors import CoreError
-from engine.model.lanes import IN_FLIGHT, HostLane, Lane, Lanes, PinnedLane
+from engine.model.lanes import IN_FLIGHT, LOADS, STORES, WAITS, HostLane, Lane, Lanes, PinnedLane
 from tests.engine.model.device_like import CPU, HostEvent
 
 ARRAYS = (
@@ -85,6 +85,26 @@ def test_result_comes_back(make: type[Lane]) -> None:
         found, seconds = lane.wait()
         assert found == values
         assert seconds > 0
+
+
+@pytest.mark.parametrize("make", [HostLane, pinned])
+def test_parts_are_timed(make: type[Lane]) -> None:
+    """Times of one part add up, what was measured elsewhere with them; a step begins with none."""
+    lane = make()
+    for _ in range(2):
+        lane.begin()
+        for _ in range(3):
+            with lane.timed(STORES):
+                torch.arange(100_000).sum()
+        lane.note(LOADS, 2.0)
+        with lane.timed(LOADS):
+            torch.arange(1000).sum()
+        lane.note(LOADS, 1.0)
+        lane.end()
+        lane.wait()
+        assert 0 < lane.seconds_of(STORES) < 60
+        assert 3.0 < lane.seconds_of(LOADS) < 60
+        assert lane.seconds_of(WAITS) == 0
 
 
 def test_buffer_waits_for_its_copies() -> None:

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from engine.errors import ConfigError
-from engine.model.lanes import LOADS, STORES, HostLane, Lane, PinnedLane
+from engine.model.lanes import HostLane, Lane, PinnedLane
 from engine.model.slabs import Slabs
 from engine.request import BlockId, SlabId
 from engine.step import SlabMove
@@ -50,40 +50,35 @@ def test_what_goes_out_comes_back(ops: Ops, lane: Lane, head_dim: int) -> None:
     before, slabs = pages.data.clone(), Slabs(ops, pages, NUM_SLABS)
     out, places = chance.sample(range(NUM_BLOCKS), 17), chance.sample(range(NUM_SLABS), 17)
     lane.begin()
-    slabs.store(moves(out, places), lane)
+    slabs.store(moves(out, places), lane.send_one)
     pages.data.fill_(float("nan"))
     back = chance.sample(range(NUM_BLOCKS), 17)
-    slabs.load(moves(back, places), lane)
+    slabs.load(moves(back, places), lane.send_one)
     assert torch.equal(pages.data[:, back], before[:, out])
     others = [block for block in range(NUM_BLOCKS) if block not in back]
     assert pages.data[:, others].isnan().all(), "a block is written that nobody named"
 
 
-def test_each_way_is_timed(ops: Ops, lane: Lane) -> None:
-    """What was not done in a step has taken no time, whatever the step before did."""
-    slabs = Slabs(ops, make_pages(ops), NUM_SLABS)
-    lane.begin()
-    slabs.store(moves([1], [1]), lane)
-    lane.end()
-    lane.wait()
-    assert lane.seconds_of(STORES) > 0
-    assert lane.seconds_of(LOADS) == 0
-    lane.begin()
-    slabs.load(moves([1], [1]), lane)
-    lane.end()
-    lane.wait()
-    assert lane.seconds_of(STORES) == 0
-    assert lane.seconds_of(LOADS) > 0
+def test_bytes_of_a_slab(ops: Ops) -> None:
+    """A tier below reads and writes a slab's bytes where they lie."""
+    pages = make_pages(ops)
+    before, slabs = pages.data.clone(), Slabs(ops, pages, NUM_SLABS)
+    slabs.store(moves([7, 8, 9], [3, 4, 5]), torch.from_numpy)
+    memory = slabs.memory(SlabId(4))
+    assert len(memory) == memory.nbytes == slabs.block_bytes == pages.shape.block_bytes(ops.dtype)
+    assert bytes(memory) == before[:, 8].contiguous().numpy().tobytes()
+    memory[:] = bytes(slabs.memory(SlabId(3)))
+    slabs.load(moves([20, 21, 22], [3, 4, 5]), torch.from_numpy)
+    assert torch.equal(pages.data[:, 20:23], before[:, [7, 7, 9]])
 
 
-def test_wiped_slabs_hold_zeros(ops: Ops, lane: Lane) -> None:
+def test_wiped_slabs_hold_zeros(ops: Ops) -> None:
     """Nothing of a tenant that is gone is left, and the neighbours keep what is theirs."""
     pages = make_pages(ops)
     before, slabs = pages.data.clone(), Slabs(ops, pages, NUM_SLABS)
-    lane.begin()
-    slabs.store(moves([0, 1, 2], [4, 5, 6]), lane)
+    slabs.store(moves([0, 1, 2], [4, 5, 6]), torch.from_numpy)
     slabs.wipe([SlabId(5)])
-    slabs.load(moves([10, 11, 12], [4, 5, 6]), lane)
+    slabs.load(moves([10, 11, 12], [4, 5, 6]), torch.from_numpy)
     assert torch.equal(pages.data[:, [10, 12]], before[:, [0, 2]])
     assert not pages.data[:, 11].any()
 
