@@ -11,7 +11,7 @@ from django.db import DatabaseError, InterfaceError, close_old_connections, conn
 Result = TypeVar("Result")
 
 NUM_THREADS = 2
-DEADLINE_SECONDS = 5.0
+DEADLINE_SECONDS = 5.0  # of what asks Postgres alone
 
 
 class StoreAway(Exception):
@@ -19,28 +19,35 @@ class StoreAway(Exception):
 
 
 class Reads:
-    """Runs selectors; owned by one web process."""
+    """Runs selectors, and what asks workers too; owned by one web process.
 
-    def __init__(self) -> None:
-        self._threads = ThreadPoolExecutor(NUM_THREADS, thread_name_prefix="reads")
+    Args:
+        num_threads: each with a connection of its own.
+        seconds: that a caller waits.
+    """
+
+    def __init__(self, num_threads: int = NUM_THREADS, seconds: float = DEADLINE_SECONDS) -> None:
+        self._num_threads = num_threads
+        self._seconds = seconds
+        self._threads = ThreadPoolExecutor(num_threads, thread_name_prefix="reads")
 
     async def run(self, selector: Callable[..., Result], *args: Any, **kwargs: Any) -> Result:
         """Return what `selector` returns.
 
         Raises:
-            StoreAway: Postgres is away, or did not answer within DEADLINE_SECONDS.
+            StoreAway: Postgres is away, or there was no answer in time.
         """
         loop = asyncio.get_running_loop()
         work = loop.run_in_executor(self._threads, partial(_read, partial(selector, *args, **kwargs)))
         try:
-            async with asyncio.timeout(DEADLINE_SECONDS):
+            async with asyncio.timeout(self._seconds):
                 return await work
         except (DatabaseError, InterfaceError, TimeoutError) as error:
             raise StoreAway(f"{type(error).__name__}: {error}") from error
 
     def close(self) -> None:
         """Close the threads' connections and end them; does not wait for a stalled query."""
-        for _ in range(NUM_THREADS):
+        for _ in range(self._num_threads):
             self._threads.submit(connections.close_all)
         self._threads.shutdown(wait=False, cancel_futures=False)
 

@@ -21,6 +21,7 @@ from gateway.listener import Listener
 from gateway.metrics.requests import RequestMetrics, of_process
 from gateway.reads import Reads
 from gateway.workers.registry import WorkerRegistry
+from gateway.workers.session_desk import SessionDesk
 from tenants import selectors
 
 
@@ -33,6 +34,7 @@ class Web:
     admission: Admission
     drain: Drain
     reads: Reads
+    sessions: SessionDesk
     metrics: RequestMetrics
 
 
@@ -61,6 +63,8 @@ async def running(config: GatewayConfig) -> AsyncIterator[Web]:
     drain = Drain(config.drain_seconds)
     async with AsyncExitStack() as stack:
         stack.callback(reads.close)
+        sessions = SessionDesk()
+        stack.callback(sessions.close)
         await stack.enter_async_context(store)
         leases.start()
         stack.push_async_callback(leases.stop)
@@ -77,5 +81,6 @@ async def running(config: GatewayConfig) -> AsyncIterator[Web]:
             admission=Admission(leases, trials),
             drain=drain,
             reads=reads,
+            sessions=sessions,
             metrics=of_process(),
         )

@@ -2,6 +2,7 @@
 
     KeyGrant      what a verified key may do; held by every web process, dropped when a NOTIFY says so
     PolicyView    a tenant's fleet-wide policy
+    PushedPolicy  the same with what only workers may know
     Actor         who makes a change; every service takes one
     UsageEntry    one request's usage as a worker metered it
     TenantView, ApiKeyView, ManagementKeyView, MemberView, ProjectView   rows as pages and the API show them
@@ -72,7 +73,17 @@ class PolicyView(msgspec.Struct, frozen=True, kw_only=True):
     share_group: str = ""  # name of the group whose registered prefixes its requests share; empty: none
     host_bytes: int = 0  # ceiling in host RAM
     disk_bytes: int = 0  # ceiling on disk
+    encrypt_disk: bool = False  # what is on disk is encrypted with a secret of the tenant's own
     shadow: ShadowLimits = ShadowLimits()
+
+
+class PushedPolicy(PolicyView, frozen=True, kw_only=True):
+    """A policy as workers get it. Only the controller has it: the secret is in no answer, history, audit row or log."""
+
+    disk_secret: bytes = b""  # 32 bytes; empty: the disk is not encrypted
+
+    def __repr__(self) -> str:
+        return f"PushedPolicy(version={self.version})"
 
 
 class PrefixMessage(msgspec.Struct, frozen=True):
@@ -325,6 +336,17 @@ class UsageEntry(msgspec.Struct, frozen=True, kw_only=True):
     finished_at: float
     finish_reason: str  # stop, length, cancelled, error
     num_preemptions: int
+
+
+class PendingErasure(msgspec.Struct, frozen=True, kw_only=True):
+    """A session whose KV a worker has yet to erase. `session` empty: all sessions of the tenant."""
+
+    id: int
+    tenant_id: str
+    session: str
+    worker_id: str
+    requested_at: datetime
+    requested_by: str  # the actor's label
 
 
 class DemoAccount(msgspec.Struct, frozen=True, kw_only=True):

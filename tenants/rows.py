@@ -5,6 +5,7 @@ import hmac
 from typing import Literal, cast
 
 import msgspec
+from django.conf import settings
 
 from tenants.authority import RoleName
 from tenants.contracts import (
@@ -13,17 +14,20 @@ from tenants.contracts import (
     KeyGrant,
     ManagementKeyView,
     MemberView,
+    PendingErasure,
     PolicyVersionView,
     PolicyView,
     PrefixMessage,
     PriorityName,
     ProjectView,
+    PushedPolicy,
     ShadowLimits,
     SharedPrefixView,
     ShareGroupView,
     TenantView,
     WorkerView,
 )
+from tenants.errors import PepperMissing
 from tenants.models import (
     ApiKey,
     Boost,
@@ -32,6 +36,7 @@ from tenants.models import (
     Policy,
     PolicyVersion,
     Project,
+    SessionErasure,
     SharedPrefix,
     ShareGroup,
     Tenant,
@@ -40,6 +45,7 @@ from tenants.models import (
 from tenants.models.key import KeyFields
 
 _NAMESPACE_LABEL = b"tollgate kv namespace v1"
+_DISK_LABEL = b"tollgate kv disk v1"
 _GROUP_NAMESPACE_LABEL = b"tollgate share group kv namespace v1"
 
 
@@ -70,7 +76,41 @@ def policy_view(row: Policy) -> PolicyView:
         share_group=row.share_group,
         host_bytes=row.host_bytes,
         disk_bytes=row.disk_bytes,
+        encrypt_disk=row.encrypt_disk,
         shadow=msgspec.convert(row.shadow, ShadowLimits),
+    )
+
+
+def pushed_policy(row: Policy) -> PushedPolicy:
+    """Return a policy row as workers get it.
+
+    Raises:
+        PepperMissing: the disk is encrypted, and this process lacks what its secret is derived with.
+    """
+    secret = disk_secret(row.disk_seed, settings.KEY_PEPPER) if row.encrypt_disk else b""
+    return PushedPolicy(**msgspec.structs.asdict(policy_view(row)), disk_secret=secret)
+
+
+def disk_secret(seed: bytes | memoryview, pepper: str) -> bytes:
+    """Return the secret of a tenant's disk, 32 bytes: a stolen table holds the seed alone, which opens no stolen disk.
+
+    Raises:
+        PepperMissing: the pepper is empty.
+    """
+    if not pepper:
+        raise PepperMissing("KEY_PEPPER is not set: a tenant's disk can't be encrypted")
+    return hmac.new(pepper.encode(), _DISK_LABEL + bytes(seed), hashlib.sha256).digest()
+
+
+def pending_erasure(row: SessionErasure) -> PendingErasure:
+    """Return an erasure that waits for its worker as a value."""
+    return PendingErasure(
+        id=row.pk,
+        tenant_id=str(row.tenant_id),
+        session=row.session,
+        worker_id=row.worker_id,
+        requested_at=row.requested_at,
+        requested_by=row.requested_by,
     )
 
 

@@ -11,11 +11,12 @@ class Entry(TypedDict):
     options: dict[str, int]
 
 
-def _every(seconds: float, task: str) -> Entry:
-    return {"task": f"tenants.tasks.{task}", "schedule": seconds, "options": {"expire_seconds": int(seconds)}}
+def _every(seconds: float, task: str, package: str = "tenants") -> Entry:
+    return {"task": f"{package}.tasks.{task}", "schedule": seconds, "options": {"expire_seconds": int(seconds)}}
 
 
 CELERY_BEAT_SCHEDULE: dict[str, Entry] = {
+    "deliver-erasures": _every(60.0, "deliver_erasures", "gateway"),
     "expire-keys": _every(60.0, "expire_keys"),
     "end-boosts": _every(60.0, "end_boosts"),
     "note-last-use": _every(300.0, "note_last_use"),

@@ -1,6 +1,7 @@
 """Reads: each returns frozen values of `contracts`. Async callers wrap them in `sync_to_async`."""
 
 import uuid
+from collections.abc import Sequence
 from datetime import datetime, timedelta
 
 import msgspec
@@ -16,10 +17,12 @@ from tenants.contracts import (
     KeyGrant,
     MemberView,
     Overcommitment,
+    PendingErasure,
     PolicyAcks,
     PolicyVersionView,
     PolicyView,
     ProjectView,
+    PushedPolicy,
     SharedPrefixView,
     ShareGroupPolicy,
     ShareGroupView,
@@ -37,6 +40,7 @@ from tenants.models import (
     PolicyCounter,
     PolicyVersion,
     Project,
+    SessionErasure,
     SharedPrefix,
     ShareGroup,
     Tenant,
@@ -264,6 +268,12 @@ def overcommitment() -> Overcommitment:
     )
 
 
+def pushed_policies(since_version: int = 0) -> list[tuple[str, PushedPolicy]]:
+    """Return what `policies` does, as workers get it. For the controller alone: it has the tenants' secrets."""
+    query = Policy.objects.across_tenants().filter(version__gt=since_version).order_by("version")
+    return [(str(row.tenant_id), rows.pushed_policy(row)) for row in query]
+
+
 # ---------------------------------------------------------------- share groups
 
 
@@ -334,6 +344,11 @@ def live_workers() -> list[WorkerView]:
     return [rows.worker_view(row) for row in Worker.objects.filter(live()).order_by("id")]
 
 
+def known_workers() -> list[WorkerView]:
+    """Return the workers that are not forgotten, by id: the live ones, and those that have been away for a while."""
+    return [rows.worker_view(row) for row in Worker.objects.order_by("id")]
+
+
 def served_models() -> list[str]:
     """Return the public names of the models that live workers serve, sorted."""
     return sorted(set(Worker.objects.filter(live()).values_list("model", flat=True)))
@@ -342,3 +357,12 @@ def served_models() -> list[str]:
 def pool_bytes() -> int:
     """Return the device KV bytes of all live workers together."""
     return int(Worker.objects.filter(live()).aggregate(sum=Sum("kv_bytes"))["sum"] or 0)
+
+
+# ---------------------------------------------------------------- sessions
+
+
+def pending_erasures(worker_ids: Sequence[str], *, most: int) -> list[PendingErasure]:
+    """Return erasures of sessions that wait for these workers, the oldest first. For the system."""
+    query = SessionErasure.objects.across_tenants().filter(worker_id__in=worker_ids).order_by("pk")
+    return [rows.pending_erasure(row) for row in query[:most]]

@@ -4,7 +4,7 @@ import structlog
 from celery import shared_task
 from django.core.management import call_command
 
-from tenants.services import boosts, series, upkeep
+from tenants.services import boosts, series, sessions, upkeep
 
 log = structlog.get_logger(__name__)
 
@@ -47,8 +47,8 @@ def sweep_series() -> int:
 
 @shared_task
 def sweep_outbox() -> int:
-    """Delete old outbox rows, acks and versions; returns how many rows went."""
-    return upkeep.sweep_outbox() + upkeep.sweep_acks() + upkeep.sweep_versions()
+    """Delete old outbox rows, acks, versions and erasures; returns how many rows went."""
+    return upkeep.sweep_outbox() + upkeep.sweep_acks() + upkeep.sweep_versions() + sessions.sweep_erasures()
 
 
 @shared_task

@@ -18,10 +18,13 @@ from gateway.api.completions import completions
 from gateway.api.errors import MethodNotAllowed, NotFound
 from gateway.api.exchange import Endpoint
 from gateway.api.models import list_models, retrieve_model
+from gateway.api.sessions import changing, delete_session, list_sessions, retrieve_session
 from gateway.config import GatewayConfig
 from gateway.web import Web, running
+from gateway.workers.sessions import Action
 
 _HASHED = re.compile(r"^app/assets/.*-[0-9A-Za-z_-]{8}\.[0-9a-z]+$|\.[0-9a-f]{12}\.[0-9a-z]+$")  # Vite, Django
+SESSION_ACTIONS: tuple[Action, ...] = ("pin", "unpin", "prefetch")
 _IMMUTABLE = "public, max-age=31536000, immutable"
 
 
@@ -50,6 +53,13 @@ def build(config: GatewayConfig, static_root: Path) -> Starlette:
             Route("/v1/completions", Endpoint(completions), methods=["POST"]),
             Route("/v1/models", Endpoint(list_models), methods=["GET"]),
             Route("/v1/models/{model:path}", Endpoint(retrieve_model), methods=["GET"]),
+            Route("/v1/sessions", Endpoint(list_sessions), methods=["GET"]),
+            *(
+                Route(f"/v1/sessions/{{session:path}}/{action}", Endpoint(changing(action)), methods=["POST"])
+                for action in SESSION_ACTIONS
+            ),
+            Route("/v1/sessions/{session:path}", Endpoint(retrieve_session), methods=["GET"]),
+            Route("/v1/sessions/{session:path}", Endpoint(delete_session), methods=["DELETE"]),
             Route("/healthz", health),
             Route("/readyz", ready),
             Mount("/static", HashedFiles(directory=static_root, check_dir=False)),

@@ -17,7 +17,7 @@ async def chat_completions(exchange: Exchange) -> None:
     grant = await authenticate(exchange, scope="generate")
     request = parse_chat(await exchange.body())
     async with Watching(exchange):
-        model = find_model(exchange.web, grant, request.model)
+        model = find_model(exchange.web, grant, request.model, request.session)
         prompts = [await chat_tokens(model, request)]
         job = job_of(request, model, prompts=prompts, request_id=exchange.request_id, field="messages")
         shape = ChatShape(head(exchange, model, "chatcmpl"), request.include_usage)

@@ -15,7 +15,7 @@ async def completions(exchange: Exchange) -> None:
     grant = await authenticate(exchange, scope="generate")
     request = parse_completion(await exchange.body())
     async with Watching(exchange):
-        model = find_model(exchange.web, grant, request.model)
+        model = find_model(exchange.web, grant, request.model, request.session)
         prompts = await _tokens(model, request)
         job = job_of(request, model, prompts=prompts, request_id=exchange.request_id, field="prompt")
         shape = CompletionShape(head(exchange, model, "cmpl"), request.include_usage)

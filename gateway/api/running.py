@@ -11,6 +11,7 @@ from gateway.api.auth import check_model
 from gateway.api.errors import BadRequest, ContextTooLong, ModelNotFound, Overloaded
 from gateway.api.sampling import Generating, Sampling
 from gateway.api.schemas import ChatRequest, CompletionRequest
+from gateway.routing.choose import affinity
 from gateway.routing.route import Routed
 from gateway.web import Web
 from gateway.workers.model import Model, NoChatTemplate, TemplateRefused, TextTooLong
@@ -34,7 +35,8 @@ class Job:
     num_outputs: int = 1  # that come back of each prompt
     num_candidates: int = 1  # that are generated of each prompt
     beams: pb.BeamSearch | None = None
-    session: str
+    session: str  # of the tenant; empty: none
+    session_seconds: int = 0  # that it is kept after this turn; 0: as long as the worker keeps any
     request_id: str
     field: str  # of the client's request that holds the prompt
     limit_field: str  # and the one that says `sampling.max_tokens`; empty: nobody asked for it
@@ -54,8 +56,8 @@ class Running:
         return any(run.pending for run in self.runs)
 
 
-def find_model(web: Web, grant: KeyGrant, name: str) -> Model:
-    """Return the model of that name.
+def find_model(web: Web, grant: KeyGrant, name: str, session: str = "") -> Model:
+    """Return the model of that name; of several with one name the one that keeps the tenant's session, if there is one.
 
     Raises:
         ModelNotFound: it doesn't exist, or not for this key.
@@ -63,7 +65,7 @@ def find_model(web: Web, grant: KeyGrant, name: str) -> Model:
             moments of a process, so that nobody can say what exists.
     """
     check_model(grant, name)
-    model = web.registry.model(name)
+    model = web.registry.model(name, affinity(grant.tenant_id, session))
     if model is not None:
         return model
     if name in web.registry.names():
@@ -131,6 +133,7 @@ def job_of(
         num_candidates=request.num_candidates,
         beams=_beams_of(request),
         session=request.session,
+        session_seconds=request.session_ttl or 0,
         request_id=request_id,
         field=field,
         limit_field=request.limit_field,
@@ -183,7 +186,8 @@ async def running(web: Web, grant: KeyGrant, job: Job) -> AsyncIterator[Running]
     runs: list[Routed] = []
     try:
         for number, prompt in enumerate(job.prompts):
-            run = Routed(web.registry, job.model, _submit(grant, job, number, prompt))
+            watch = web.metrics.watch(grant.tenant_slug, job.model.name)
+            run = Routed(web.registry, job.model, _submit(grant, job, number, prompt), watch)
             runs.append(run)
             web.drain.enter(run)
         yield Running(permit, runs, job.num_outputs)
@@ -202,6 +206,7 @@ def _submit(grant: KeyGrant, job: Job, number: int, prompt: Sequence[int]) -> pb
         key=grant.key_id,
         namespace=grant.namespace,
         session=job.session,
+        session_seconds=job.session_seconds,
         priority=_PRIORITY[grant.policy.priority],
         token_ids=prompt,
         sampling=job.sampling,

@@ -6,10 +6,12 @@ import msgspec
 from msgspec import Meta
 
 from gateway.api.errors import BadRequest
+from tenants.errors import Invalid
+from tenants.rules import sessions
 
 MAX_STOPS = 4
 MAX_STOP_CHARACTERS = 256
-MAX_SESSION_BYTES = 256  # of the worker protocol, UTF-8
+LEAST_SESSION_SECONDS, MOST_SESSION_SECONDS = 60, 30 * 86400
 MAX_OUTPUTS = 128  # of one prompt, as the worker has it
 MAX_BEAMS = 64
 MAX_LENGTH_PENALTY = 10.0  # as the worker has it: a length to this power is still a number
@@ -17,6 +19,14 @@ MAX_UINT32 = 2**32 - 1
 
 TokenCount = Annotated[int, Meta(ge=1, le=2**31 - 1)]
 TokenId = Annotated[int, Meta(ge=0, le=MAX_UINT32)]
+
+
+def check_session(session: str, *, field: str) -> None:
+    """Raise BadRequest where `field` holds no id that a session may have."""
+    try:
+        sessions.check(f"`{field}`", session)
+    except Invalid as error:
+        raise BadRequest(error.message, param=field) from error
 
 
 class StreamOptions(msgspec.Struct, forbid_unknown_fields=True):
@@ -27,7 +37,10 @@ class StreamOptions(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class Sampling(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """What both surfaces share. `top_k`, `stop_token_ids`, `ignore_eos` and `session_id` are extensions."""
+    """What both surfaces share. `top_k`, `stop_token_ids`, `ignore_eos`, `session_id` and `session_ttl` are extensions.
+
+    A session is what OpenAI's `prompt_cache_key` names too; where both are given, `session_id` counts.
+    """
 
     model: str
     stream: bool | None = None
@@ -42,6 +55,7 @@ class Sampling(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     ignore_eos: bool | None = None
     session_id: str | None = None
     prompt_cache_key: str | None = None
+    session_ttl: Annotated[int, Meta(ge=LEAST_SESSION_SECONDS, le=MOST_SESSION_SECONDS)] | None = None
     user: str | None = None
     safety_identifier: str | None = None
     metadata: dict[str, str] | None = None
@@ -69,8 +83,13 @@ class Sampling(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
         if any(not 0 < len(stop) <= MAX_STOP_CHARACTERS for stop in stops):
             raise BadRequest(f"`stop` takes texts of 1 to {MAX_STOP_CHARACTERS} characters", param="stop")
         for name in ("session_id", "prompt_cache_key"):
-            if len((getattr(self, name) or "").encode()) > MAX_SESSION_BYTES:
-                raise BadRequest(f"`{name}` is over {MAX_SESSION_BYTES} bytes: send a shorter one", param=name)
+            if (session := getattr(self, name)) is not None:
+                check_session(session, field=name)
+        if self.session_ttl is not None and not self.session:
+            raise BadRequest(
+                "`session_ttl` says how long a session is kept: name it in `session_id`, or leave `session_ttl` out",
+                param="session_ttl",
+            )
         if self.stream_options is not None and not self.stream:
             raise BadRequest("`stream_options` is only allowed when `stream` is true", param="stream_options")
 

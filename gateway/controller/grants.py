@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from gateway.controller.holders import Grant, GroupGrant, GroupPolicy, Holder, Policy, ShadowGrant, TenantGrant
-from tenants.contracts import PolicyView
+from tenants.contracts import PolicyView, PushedPolicy
 
 Weights = Mapping[str, int]  # by worker
 
@@ -87,6 +87,7 @@ def _divide_tenant(
             shadow=shadow[worker],
             fleet_hard_bytes=policy.kv_hard_bytes,
             fleet_max_running=policy.max_running,
+            disk_secret=policy.disk_secret if isinstance(policy, PushedPolicy) else b"",
         )
         for worker in shares.hard
     }

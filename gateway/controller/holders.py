@@ -111,6 +111,7 @@ class TenantGrant:
     shadow: ShadowGrant = NO_TRIAL
     fleet_hard_bytes: int = 0  # of all workers together, as the next one: what a request may wait for
     fleet_max_running: int = 0
+    disk_secret: bytes = field(default=b"", repr=False)  # 32 bytes; empty: the disk is not encrypted
 
     @property
     def amounts(self) -> Amounts:

@@ -61,6 +61,7 @@ def tenant_policy(tenant_id: str, grant: TenantGrant) -> pb.TenantPolicy:
         shadow=_shadow_limits(grant.shadow) if grant.shadow != NO_TRIAL else None,
         fleet_hard_bytes=grant.fleet_hard_bytes,
         fleet_max_running=grant.fleet_max_running,
+        disk_secret=grant.disk_secret,
     )
 
 
@@ -111,6 +112,7 @@ def grants_of(hello: pb.Hello) -> dict[Holder, Grant]:
             shadow=_shadow_grant(policy.shadow),
             fleet_hard_bytes=policy.fleet_hard_bytes,
             fleet_max_running=policy.fleet_max_running,
+            disk_secret=policy.disk_secret,
         )
         for policy in hello.grants
     }

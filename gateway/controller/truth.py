@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from django.db import connection, transaction
 
 from tenants import rows, selectors
-from tenants.contracts import PolicyView, ShareGroupPolicy, WorkerView
+from tenants.contracts import PushedPolicy, ShareGroupPolicy, WorkerView
 from tenants.models import Policy, Worker
 
 
@@ -17,7 +17,7 @@ class Policies:
     """What changed up to `version`. `is_complete`: this is all there is, and what is not in it is gone."""
 
     version: int
-    tenants: Mapping[str, PolicyView]
+    tenants: Mapping[str, PushedPolicy]
     share_groups: Mapping[str, ShareGroupPolicy]  # removed ones too, unless complete
     is_complete: bool
 
@@ -40,11 +40,11 @@ def read_policies(since: int, known: frozenset[str]) -> Policies:
     """
     with _one_moment():
         version = selectors.policy_version()
-        changed = dict(selectors.policies(since))
+        changed = dict(selectors.pushed_policies(since))
         is_complete = since == 0
         # Nothing deletes tenants today; a row removed by hand must not keep its limits for ever.
         if not is_complete and Policy.objects.across_tenants().count() < len(known | changed.keys()):
-            changed, is_complete, since = dict(selectors.policies()), True, 0
+            changed, is_complete, since = dict(selectors.pushed_policies()), True, 0
         groups = {group.name: group for group in selectors.share_group_policies(since, contents=False)}
     return Policies(version=version, tenants=changed, share_groups=groups, is_complete=is_complete)
 

@@ -1,18 +1,23 @@
 """`/v1/realtime`: several responses at once over one websocket. Tokens never pass through the channel layer."""
 
 import asyncio
+import time
 from urllib.parse import parse_qs
 
 from channels.generic.websocket import AsyncWebsocketConsumer
 
+from gateway.admission.limits import Bucket
+from gateway.api.auth import check_model
 from gateway.api.errors import ApiError, BadRequest, ClientLeft, Overloaded
 from gateway.api.schemas import ChatRequest
 from gateway.realtime import events
 from gateway.realtime.callers import SUBPROTOCOL, Caller, caller_of
 from gateway.realtime.response import Cancelled, Response
+from gateway.routing.choose import affinity
 from gateway.web import Web
 
 MAX_RESPONSES = 64  # at once on one socket
+PREFETCHES_A_MINUTE = 30  # of one socket
 SERVICE_RESTART = 1012  # close code: dial again
 
 
@@ -29,6 +34,7 @@ class RealtimeConsumer(AsyncWebsocketConsumer):  # type: ignore[misc]  # channel
         self._responses: dict[str, tuple[Response, asyncio.Task[None]]] = {}
         self._default_model = ""
         self._open = False
+        self._prefetches = Bucket(PREFETCHES_A_MINUTE, PREFETCHES_A_MINUTE, time.monotonic())
 
     async def connect(self) -> None:
         """Accept who shows a key or a session; refuse others before the handshake (403)."""
@@ -70,6 +76,8 @@ class RealtimeConsumer(AsyncWebsocketConsumer):  # type: ignore[misc]  # channel
             event_id = event.event_id
             if event.response is not None:
                 self._create(event.response.chat(self._default_model))
+            elif event.session:
+                await self._prefetch(event.session, event.model or self._default_model)
             else:
                 self._cancel(event.response_id)
         except events.EventRefused as refused:
@@ -108,6 +116,22 @@ class RealtimeConsumer(AsyncWebsocketConsumer):  # type: ignore[misc]  # channel
             raise BadRequest("No such response is running", param="response_id", code="response_not_found")
         for name in chosen:
             self._responses[name][0].end(Cancelled())
+
+    async def _prefetch(self, session: str, model: str) -> None:
+        """Tell the workers that the session's next turn would go to; those that don't know it ignore it."""
+        if not self._prefetches.take(1, time.monotonic()):
+            raise BadRequest(
+                f"More than {PREFETCHES_A_MINUTE} prefetches a minute on this socket: send one when the user begins to "
+                "type, not one a key",
+                code="too_many_prefetches",
+            )
+        grant = await self.caller.grant()
+        if model:
+            check_model(grant, model)
+        for name, worker in self.web.registry.keepers(affinity(grant.tenant_id, session)):
+            if name == model or (not model and (not grant.models or name in grant.models)):
+                worker.prefetch(grant.tenant_id, session)
+        await self.say(events.server_event("session.prefetched", session=session))
 
     async def _refuse(self, error: ApiError) -> None:
         """Answer the handshake with the error's own status where the server can, else with 403."""

@@ -10,7 +10,7 @@ from msgspec import Meta
 from engine.protocol import pb
 from gateway.api.decode import Off, convert, decode_json
 from gateway.api.errors import ApiError, BadRequest
-from gateway.api.sampling import Sampling
+from gateway.api.sampling import Sampling, check_session
 from gateway.api.schemas import MAX_MESSAGES, ChatRequest, Message, TextPart
 from gateway.workers.generation import Finished
 
@@ -93,6 +93,7 @@ _OFF: Off = {
 _FIELDS = {
     "response.create": {"type", "event_id", "response"},
     "response.cancel": {"type", "event_id", "response_id"},
+    "session.prefetch": {"type", "event_id", "session", "model"},
 }
 
 
@@ -103,6 +104,8 @@ class ClientEvent(msgspec.Struct, frozen=True):
     event_id: str | None
     response: ResponseRequest | None = None
     response_id: str | None = None
+    session: str = ""
+    model: str = ""  # empty: every model that the caller may use
 
 
 class EventRefused(Exception):
@@ -140,6 +143,8 @@ def _read(event: Mapping[str, Any], event_id: str | None) -> ClientEvent:
             raise BadRequest(f"Unknown field `{name[:200]}`: leave it out", param=name, code="unknown_field")
     if kind == "response.cancel":
         return ClientEvent(kind, event_id, response_id=_optional_text(event, "response_id"))
+    if kind == "session.prefetch":
+        return ClientEvent(kind, event_id, session=_session_of(event), model=_optional_text(event, "model") or "")
     try:
         if not isinstance(event.get("response"), dict):
             raise BadRequest("`response` must be an object: {model, input, ...}")
@@ -149,6 +154,14 @@ def _read(event: Mapping[str, Any], event_id: str | None) -> ClientEvent:
         message = error.message.replace(f"`{error.param}`", f"`{param}`", 1) if error.param else error.message
         raise BadRequest(message, param=param, code=error.error_code) from error
     return ClientEvent(kind, event_id, response=response)
+
+
+def _session_of(event: Mapping[str, Any]) -> str:
+    session = event.get("session")
+    if not isinstance(session, str):
+        raise BadRequest("`session` must be the id of a session", param="session")
+    check_session(session, field="session")
+    return session
 
 
 def _optional_text(event: Mapping[str, Any], name: str) -> str | None:

@@ -63,7 +63,7 @@ class Response:
     async def _generate(self) -> Finished:
         web, request = self._web, self._request
         grant = await self._caller.grant()
-        model = find_model(web, grant, request.model)
+        model = find_model(web, grant, request.model, request.session)
         job = job_of(
             request,
             model,

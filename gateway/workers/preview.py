@@ -8,18 +8,13 @@ Nothing is written and nothing changes. Blocking, for a second or two: call it f
 import time
 import uuid
 from collections.abc import Iterable, Mapping
-from pathlib import Path
 from typing import NamedTuple
 
-import grpc
-import structlog
-
-from engine.protocol import pb, rpc
-from gateway.config import config
+from engine.protocol import pb
 from gateway.controller.grants import by_pools, divide_policy
 from gateway.controller.holders import TenantGrant
 from gateway.controller.messages import tenant_policy
-from gateway.workers.client import Dial
+from gateway.workers import calls
 from gateway.workers.preview_merge import WorkerAnswer, merge
 from tenants import rows, selectors
 from tenants.contracts import PolicyView, WorkerView
@@ -31,13 +26,6 @@ from tenants.services.policy import check
 
 SECONDS = 900.0  # of the trace that is replayed
 TIMEOUT_SECONDS = 12.0  # a worker gives up after 10
-_OPTIONS = [
-    ("grpc.use_local_subchannel_pool", 1),
-    ("grpc.enable_http_proxy", 0),
-    ("grpc.max_receive_message_length", 64 << 20),
-]
-
-log = structlog.get_logger("gateway.workers")
 
 
 class PreviewUnavailable(Exception):
@@ -103,42 +91,15 @@ def ask(workers: Iterable[WorkerView], proposal: Proposal, seconds: float) -> li
     listed = list(workers)
     pools = by_pools({worker.worker_id: worker.kv_bytes for worker in listed})
     before, after = divide_policy(proposal.before, pools), divide_policy(proposal.after, pools)
-    calls: list[tuple[WorkerView, grpc.Channel, grpc.CallFuture[pb.PreviewReport]]] = []
-    try:
-        for worker in listed:
-            current, wanted = before[worker.worker_id], after[worker.worker_id]
-            assert isinstance(current, TenantGrant) and isinstance(wanted, TenantGrant), "a tenant's policy"
-            request = pb.PreviewRequest(
-                tenants=[tenant_policy(proposal.tenant_id, wanted)],
-                current=[tenant_policy(proposal.tenant_id, current)],
-                seconds=seconds,
-            )
-            channel = _open(worker.address)
-            stub = rpc.EngineStub(channel)  # type: ignore[no-untyped-call]  # generated code
-            metadata = (("authorization", f"Bearer {config().engine_token}"),)
-            calls.append((worker, channel, stub.Preview.future(request, metadata=metadata, timeout=TIMEOUT_SECONDS)))
-        return [_answer(worker, call) for worker, _, call in calls]
-    finally:
-        for _, channel, _ in calls:
-            channel.close()
-
-
-def _answer(worker: WorkerView, call: "grpc.CallFuture[pb.PreviewReport]") -> WorkerAnswer:
-    try:
-        return WorkerAnswer(worker, call.result(), "")
-    except grpc.RpcError:
-        status, details = call.code(), call.details() or ""
-    log.warning("preview_unanswered", worker=worker.worker_id, status=status.name, details=details)
-    if status is grpc.StatusCode.UNAVAILABLE:
-        return WorkerAnswer(worker, None, "it cannot be reached")
-    if status is grpc.StatusCode.UNIMPLEMENTED:
-        return WorkerAnswer(worker, None, "it runs an older version, which has no previews")
-    return WorkerAnswer(worker, None, details or status.name)
-
-
-def _open(address: str) -> grpc.Channel:
-    dial = Dial(address=address, token=config().engine_token, ca_file=config().engine_ca)
-    if dial.ca_file and not address.startswith("unix:"):  # a unix socket does not leave the machine
-        credentials = grpc.ssl_channel_credentials(Path(dial.ca_file).read_bytes())
-        return grpc.secure_channel(address, credentials, options=_OPTIONS)
-    return grpc.insecure_channel(address, options=_OPTIONS)
+    requests: list[tuple[WorkerView, pb.PreviewRequest]] = []
+    for worker in listed:
+        current, wanted = before[worker.worker_id], after[worker.worker_id]
+        assert isinstance(current, TenantGrant) and isinstance(wanted, TenantGrant), "a tenant's policy"
+        request = pb.PreviewRequest(
+            tenants=[tenant_policy(proposal.tenant_id, wanted)],
+            current=[tenant_policy(proposal.tenant_id, current)],
+            seconds=seconds,
+        )
+        requests.append((worker, request))
+    told = calls.ask(requests, "Preview", seconds=TIMEOUT_SECONDS)
+    return [WorkerAnswer(one.worker, one.answer, one.problem) for one in told]

@@ -48,15 +48,16 @@ class WorkerRegistry:
         """Requests of this process on all workers."""
         return sum(client.num_active for client in self._clients.values())
 
-    def model(self, name: str) -> Model | None:
-        """Return the model of that public name, or None; of several digests that of the worker with the least to do.
+    def model(self, name: str, session: bytes = b"") -> Model | None:
+        """Return the model of that public name, or None; of several digests that of the worker that `choose` names.
 
         So all workers of a name serve, and when those of one digest drain, requests go to the others.
         """
         named = {worker_id: model for worker_id, model in self._models.items() if model.name == name}
         models = {model.digest: model for model in named.values()}
         if len(models) > 1:
-            chosen = choose([candidate for model in models.values() for candidate in self.candidates(model)])
+            every = [candidate for model in models.values() for candidate in self.candidates(model)]
+            chosen = choose(every, session=session)
             if chosen is not None:
                 return named[chosen.worker_id]
         return next(iter(named.values()), None)
@@ -77,6 +78,15 @@ class WorkerRegistry:
             for worker_id, client in self._clients.items()
             if client.connected.is_set() and self._serves(worker_id, model)
         ]
+
+    def keepers(self, session: bytes) -> list[tuple[str, WorkerClient]]:
+        """Return each model's public name with the connection to the worker that a session's turn would go to."""
+        models = {(model.name, model.digest): model for model in self._models.values()}
+        found: dict[str, list[Candidate]] = {}
+        for model in models.values():
+            found.setdefault(model.name, []).extend(self.candidates(model))
+        chosen = [(name, choose(candidates, session=session)) for name, candidates in sorted(found.items())]
+        return [(name, self._clients[worker.worker_id]) for name, worker in chosen if worker is not None]
 
     def client(self, worker_id: str) -> WorkerClient | None:
         """Return the connection to a worker."""

@@ -10,6 +10,7 @@ from tenants.models.policy import Policy, PolicyCounter, PolicyVersion
 from tenants.models.project import Project
 from tenants.models.scope import GroupManager, TenantManager, TenantQuerySet
 from tenants.models.series import InterferenceSample, PressureSample, SeriesMark, TenantSample
+from tenants.models.session import SessionErasure
 from tenants.models.share_group import SharedPrefix, ShareGroup
 from tenants.models.tenant import Tenant
 from tenants.models.usage import UsageRecord
@@ -33,6 +34,7 @@ __all__ = [
     "PressureSample",
     "Project",
     "SeriesMark",
+    "SessionErasure",
     "ShareGroup",
     "SharedPrefix",
     "Tenant",

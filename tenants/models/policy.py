@@ -3,6 +3,8 @@
 from typing import ClassVar
 
 from django.db import models
+from django.db.models.functions import Length
+from django.db.models.lookups import Exact
 from django.utils import timezone
 
 from tenants.models.scope import TenantManager
@@ -34,7 +36,9 @@ class Policy(models.Model):
     priority = models.CharField(max_length=16, choices=Priority, default=Priority.STANDARD)
     share_group = models.CharField(max_length=40, default="", db_index=True)  # a live group's name (a trigger holds it)
     host_bytes = models.BigIntegerField(default=1 << 30)
-    disk_bytes = models.BigIntegerField(default=0)
+    disk_bytes = models.BigIntegerField(default=2 << 30)
+    encrypt_disk = models.BooleanField(default=False)
+    disk_seed = models.BinaryField(default=b"", editable=False)  # see `rows.disk_secret`; gone, what is on disk is too
     shadow = models.JSONField(default=dict)  # the limits on trial, by the names of `contracts.ShadowLimits`
     updated_at = models.DateTimeField(default=timezone.now)
 
@@ -60,6 +64,11 @@ class Policy(models.Model):
             models.CheckConstraint(condition=models.Q(priority__in=Priority.values), name="policy_priority_known"),
             models.CheckConstraint(
                 condition=models.Q(host_bytes__gte=0, disk_bytes__gte=0), name="policy_tiers_not_negative"
+            ),
+            models.CheckConstraint(
+                condition=models.Q(models.Q(encrypt_disk=True), Exact(Length("disk_seed"), 32))
+                | models.Q(models.Q(encrypt_disk=False), Exact(Length("disk_seed"), 0)),
+                name="policy_disk_seed",
             ),
         )
 

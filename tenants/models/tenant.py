@@ -19,7 +19,7 @@ def is_slug(value: object) -> TypeGuard[str]:
 
 
 def new_secret() -> bytes:
-    """Return 32 random bytes; the KV namespace is derived from them."""
+    """Return 32 random bytes; a KV namespace or a disk's secret is derived from them."""
     return secrets.token_bytes(32)
 
 

@@ -28,7 +28,10 @@ _WHOLE: dict[str, tuple[int, int]] = {
     "host_bytes": (0, MOST_BYTES),
     "disk_bytes": (0, MOST_BYTES),
 }
-FIELDS: tuple[str, ...] = ("weight", *_WHOLE, "priority", "share_group", "shadow")
+FIELDS: tuple[str, ...] = ("weight", *_WHOLE, "encrypt_disk", "priority", "share_group", "shadow")
+OWNER_FIELDS: tuple[str, ...] = (
+    "encrypt_disk",
+)  # a tenant's owner may change these too; they take nothing from others
 SHADOW_FIELDS: tuple[str, ...] = ShadowLimits.__struct_fields__
 
 DEFAULT = PolicyView(
@@ -44,6 +47,7 @@ DEFAULT = PolicyView(
     max_output=4096,
     priority="standard",
     host_bytes=1 << 30,
+    disk_bytes=2 << 30,
 )
 
 
@@ -99,13 +103,15 @@ def kept_part(guaranteed: int, pool: int) -> float:
     return min(1.0, pool / guaranteed) if guaranteed and pool else 1.0
 
 
-def _check(field: str, value: object) -> float | str:
+def _check(field: str, value: object) -> float | str | bool:
     try:
         if field in _WHOLE:
             low, high = _WHOLE[field]
             return values.whole(field, value, low=low, high=high)
         if field == "weight":
             return values.number(field, value, low=LEAST_WEIGHT, high=MOST_WEIGHT)
+        if field == "encrypt_disk":
+            return values.flag(field, value)
         if field == "priority":
             return values.choice(field, value, PRIORITIES)
         if field == "share_group":  # that there is such a group, the service checks

@@ -36,6 +36,13 @@ def number(field: str, value: object, *, low: float, high: float) -> float:
     return float(value)
 
 
+def flag(field: str, value: object) -> bool:
+    """Return `value` if it is true or false; 1 and "yes" are neither."""
+    if not isinstance(value, bool):
+        raise Invalid(field, f"{field} must be true or false")
+    return value
+
+
 def choice(field: str, value: object, allowed: tuple[str, ...]) -> str:
     """Return `value` if it is one of `allowed`."""
     if not isinstance(value, str) or value not in allowed:

@@ -25,7 +25,7 @@ from tenants.services.journal import Change, write_down
 from tenants.services.policy import Deed
 
 SHORTEST, LONGEST = timedelta(minutes=1), timedelta(days=30)
-FIELDS = tuple(field for field in rules.FIELDS if field not in ("share_group", "shadow"))
+FIELDS = tuple(field for field in rules.FIELDS if field not in ("encrypt_disk", "share_group", "shadow"))
 TIMER = Actor("system", "boosts", "end of a boost")
 _ON_THE_WAY = timedelta(seconds=5)  # "in one minute" may have come here so late
 

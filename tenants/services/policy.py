@@ -13,6 +13,7 @@ from tenants import rows, selectors
 from tenants.contracts import POLICY_CHANNEL, Actor, PolicyView, ShadowLimits
 from tenants.errors import NotFound, PolicyInvalid, StaleVersion
 from tenants.models import Policy, PolicyVersion, ShareGroup
+from tenants.models.tenant import new_secret
 from tenants.rules import policy as rules
 from tenants.services import versions
 from tenants.services.journal import Change, notify, write_down
@@ -151,6 +152,8 @@ def save(row: Policy, view: PolicyView, deed: Deed, changed: tuple[str, ...] = (
     for name in (*rules.FIELDS, "version"):
         setattr(row, name, getattr(view, name))
     row.shadow = msgspec.to_builtins(view.shadow)
+    if row.encrypt_disk != bool(row.disk_seed):
+        row.disk_seed = new_secret() if row.encrypt_disk else b""
     row.updated_at = at
     row.save()
     made = PolicyVersion(

@@ -42,7 +42,11 @@ class PolicyFields(Unchecked):
         required=False, help_text="ceiling of swapped KV in host RAM; 0: nothing is swapped, it is computed again"
     )
     disk_bytes = serializers.IntegerField(
-        required=False, help_text="ceiling of KV on disk; nothing is kept on disk yet, so it changes nothing"
+        required=False, help_text="ceiling of KV on disk; 0: nothing of it is kept on disk"
+    )
+    encrypt_disk = serializers.BooleanField(
+        required=False,
+        help_text="what is on disk is encrypted with a secret of the tenant's own; a change gives up what is there",
     )
     shadow = ShadowFields(
         required=False, allow_null=True, help_text="limits on trial; those not named stay, null takes one or all off"
@@ -74,6 +78,7 @@ class PolicyAnswer(Answer):
     share_group = serializers.CharField(help_text="empty: none")
     host_bytes = serializers.IntegerField()
     disk_bytes = serializers.IntegerField()
+    encrypt_disk = serializers.BooleanField()
     shadow = ShadowFields()
 
 

@@ -23,6 +23,7 @@ from tenants.api.serializers.policy import (
 from tenants.api.view import ManagementView
 from tenants.contracts import PolicyAcks, PolicyView
 from tenants.models import Policy, PolicyVersion
+from tenants.rules.policy import OWNER_FIELDS
 from tenants.services.policy import revert_policy, set_policy
 from tenants.trials import trials
 
@@ -47,10 +48,12 @@ class PolicyDetail(ManagementView):
         responses={200: PolicyAnswer, 412: ERRORS["4XX"], 428: ERRORS["4XX"], **ERRORS},
     )
     def patch(self, request: Request, slug: str) -> Response:
-        """Change the policy if it still is at the version in `If-Match`. Operators only."""
+        """Change the policy if it still is at the version in `If-Match`. Operators; an owner only `encrypt_disk`."""
         tenant = self.tenant(slug)
-        self.operators_only()
         changes = self.read(PolicyChange)
+        if not (changes and changes.keys() <= set(OWNER_FIELDS)):
+            self.operators_only()
+        self.tenant(slug, "owners.write")
         overcommit = pop_flag(changes, "overcommit")
         policy = set_policy(
             tenant_id=tenant.id,

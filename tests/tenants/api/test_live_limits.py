@@ -89,9 +89,9 @@ def test_new_fields_are_checked_like_the_old(tenant: TenantView, operator: Any, 
 
 
 def test_new_fields_are_read_and_written(tenant: TenantView, operator: Any) -> None:
-    """A gigabyte of host memory by default, nothing on disk, nothing on trial."""
+    """A gigabyte of host memory and two on disk by default, nothing on trial."""
     read = operator.get(PATH)
-    assert (read.json()["host_bytes"], read.json()["disk_bytes"]) == (1 << 30, 0)
+    assert (read.json()["host_bytes"], read.json()["disk_bytes"]) == (1 << 30, 2 << 30)
     assert read.json()["shadow"] == dict.fromkeys(SHADOW_FIELDS)
     body = {"host_bytes": 0, "disk_bytes": 7, "shadow": {"rpm": 60, "max_context": 100}}
     changed = operator.patch(PATH, body, **{"If-Match": read["ETag"]})

@@ -1,0 +1,131 @@
+"""Erase sessions, and all that is kept of a tenant, on every worker; a worker that is away is told when it is back.
+
+Blocking: for threads, and for the task that delivers what is late (`gateway.tasks`).
+"""
+
+import time
+from collections.abc import Sequence
+
+import grpc
+import msgspec
+
+from engine.protocol import pb
+from gateway.workers import calls
+from gateway.workers.sessions import MissingWorker, reachable
+from tenants import selectors
+from tenants.contracts import Actor, PendingErasure, PolicyView, WorkerView
+from tenants.services import kv
+from tenants.services import sessions as service
+
+ERASE_SECONDS = 10.0  # a worker answers when the bytes are gone from every tier; one that takes longer is asked again
+BATCH = 200  # erasures that one delivery carries
+PAGE = 50  # sessions that are erased at once; a worker answers 64 calls of a tenant
+_DELIVERY_SECONDS = 30.0  # after it the next delivery goes on
+
+# A worker of an older version keeps no sessions: it has erased what it does not have.
+_GONE = (grpc.StatusCode.OK, grpc.StatusCode.NOT_FOUND, grpc.StatusCode.UNIMPLEMENTED)
+
+
+class Erased(msgspec.Struct, frozen=True, kw_only=True):
+    """What has become of a session: whether any worker had it, and which have yet to erase it."""
+
+    was_there: bool
+    waiting: tuple[MissingWorker, ...]
+
+
+def erase_session(*, tenant_id: str, session: str, workers: Sequence[WorkerView], actor: Actor) -> Erased:
+    """Erase a session on `workers`: those that do not confirm it are asked until they do.
+
+    Raises:
+        Conflict: too many of the tenant's erasures wait already.
+    """
+    names = [worker.worker_id for worker in workers]
+    service.begin_erasure(tenant_id=tenant_id, session=session, workers=names, actor=actor)
+    live, away = reachable(workers)
+    told = calls.ask([(worker, _erase(tenant_id, session)) for worker in live], "ChangeSession", seconds=ERASE_SECONDS)
+    silent = [one for one in told if one.status not in _GONE]
+    waiting = away + tuple(MissingWorker(worker_id=one.worker.worker_id, reason=one.problem) for one in silent)
+    names_waiting = [one.worker_id for one in waiting]
+    was_there = any(one.status is grpc.StatusCode.OK for one in told)
+    service.settle_erasure(
+        tenant_id=tenant_id,
+        session=session,
+        confirmed=[name for name in names if name not in names_waiting],
+        waiting=names_waiting,
+        was_there=was_there,
+        actor=actor,
+    )
+    return Erased(was_there=was_there, waiting=waiting)
+
+
+def erase_kv(*, tenant_id: str, workers: Sequence[WorkerView], actor: Actor) -> tuple[PolicyView, Erased]:
+    """Let nobody find what is kept of a tenant any more, and erase its sessions on `workers`; return the new version.
+
+    Raises:
+        NotFound: there is no such tenant.
+        Conflict: too many of the tenant's erasures wait already.
+    """
+    names = [worker.worker_id for worker in workers]
+    policy = kv.erase_kv(tenant_id=tenant_id, workers=names, actor=actor)
+    live, away = reachable(workers)
+    done: list[str] = []
+    silent: list[MissingWorker] = []
+    for worker in live:
+        problem = _erase_all(tenant_id, worker)
+        if problem:
+            silent.append(MissingWorker(worker_id=worker.worker_id, reason=problem))
+        else:
+            done.append(worker.worker_id)
+    kv.settle_kv(tenant_id=tenant_id, confirmed=done)
+    return policy, Erased(was_there=True, waiting=away + tuple(silent))
+
+
+def deliver() -> int:
+    """Ask the live workers for the erasures that wait for them; return how many they have confirmed."""
+    live = {worker.worker_id: worker for worker in selectors.live_workers()}
+    deadline = time.monotonic() + _DELIVERY_SECONDS
+    num_done = 0
+    for erasure in selectors.pending_erasures(list(live), most=BATCH):
+        worker = live.get(erasure.worker_id)
+        if worker is None or time.monotonic() > deadline:
+            continue
+        if not _deliver(erasure, worker):
+            del live[erasure.worker_id]  # the rest of its erasures wait for the next time
+            continue
+        num_done += 1
+    return num_done
+
+
+def _deliver(erasure: PendingErasure, worker: WorkerView) -> bool:
+    if not erasure.session:
+        if _erase_all(erasure.tenant_id, worker):
+            return False
+        service.delivered(erasure=erasure, was_there=False)
+        return True
+    request = _erase(erasure.tenant_id, erasure.session)
+    (told,) = calls.ask([(worker, request)], "ChangeSession", seconds=ERASE_SECONDS)
+    if told.status not in _GONE:
+        return False
+    service.delivered(erasure=erasure, was_there=told.status is grpc.StatusCode.OK)
+    return True
+
+
+def _erase_all(tenant_id: str, worker: WorkerView, seconds: float = ERASE_SECONDS) -> str:
+    """Erase every session of a tenant that a worker has; return why it has not within `seconds`, or an empty text."""
+    deadline = time.monotonic() + seconds
+    query = pb.SessionQuery(tenant=tenant_id, limit=PAGE)
+    while time.monotonic() < deadline:
+        (page,) = calls.ask([(worker, query)], "ListSessions", seconds=ERASE_SECONDS)
+        if page.status not in _GONE:
+            return page.problem
+        if page.answer is None or not page.answer.sessions:
+            return ""
+        requests = [(worker, _erase(tenant_id, session.session)) for session in page.answer.sessions]
+        told = calls.ask(requests, "ChangeSession", seconds=ERASE_SECONDS)
+        if refused := next((one for one in told if one.status not in _GONE), None):
+            return refused.problem
+    return "it has more sessions than could be erased at once"
+
+
+def _erase(tenant_id: str, session: str) -> pb.SessionChange:
+    return pb.SessionChange(tenant=tenant_id, session=session, action=pb.SESSION_ACTION_ERASE)
