@@ -7,16 +7,17 @@ is left alone for twice as long.
 
 _WEIGHT = 4
 _LIMIT = 4 * _WEIGHT
-_FIRST_SECONDS, _MOST_SECONDS = 1.0, 60.0
+_MOST_SECONDS = 60.0
 _WELL_SECONDS = 60.0  # so long without trouble, and it is forgotten
 
 
 class Breaker:
     """Counts failures, and waits."""
 
-    def __init__(self) -> None:
+    def __init__(self, first_seconds: float) -> None:
+        """Begin well; the first while lasts so long."""
         self._level = 0
-        self._wait = _FIRST_SECONDS
+        self._first = self._wait = first_seconds
         self._retry_at = 0.0
         self._recovered_at = 0.0
 
@@ -32,7 +33,7 @@ class Breaker:
     def trip(self, now: float) -> None:
         """Leave the disk alone for a while."""
         if self._recovered_at and now - self._recovered_at > _WELL_SECONDS:
-            self._wait = _FIRST_SECONDS
+            self._wait = self._first
         self._level, self._recovered_at = 0, 0.0
         self._retry_at = now + self._wait
         self._wait = min(_MOST_SECONDS, 2 * self._wait)

@@ -22,7 +22,7 @@ from engine.disk.files import FULL, Files, sync_folder
 PAGE = 4096
 _NAME = re.compile(r"slabs-(\d{6,})")
 _STALE = "stale-"
-_EXTENT_BYTES = 64 << 20
+EXTENT_BYTES = 64 << 20  # of a file, at least
 _MOST_EXTENTS = 256  # open files of a large store
 _ZEROS = 4 << 20  # bytes at once when whole files are overwritten
 
@@ -36,9 +36,9 @@ def stride_of(slot_bytes: int) -> int:
     return -(-slot_bytes // PAGE) * PAGE
 
 
-def slots_of_an_extent(stride: int, total_bytes: int) -> int:
+def slots_of_an_extent(stride: int, total_bytes: int, extent_bytes: int) -> int:
     """Choose how many slots each extent of a new store has."""
-    return max(1, max(_EXTENT_BYTES, total_bytes // _MOST_EXTENTS) // stride)
+    return max(1, max(extent_bytes, total_bytes // _MOST_EXTENTS) // stride)
 
 
 class Buffer:

@@ -15,7 +15,7 @@ from collections import Counter
 from pathlib import Path
 from typing import NamedTuple
 
-from engine.disk.extents import Extents, slots_of_an_extent, stride_of
+from engine.disk.extents import EXTENT_BYTES, Extents, slots_of_an_extent, stride_of
 from engine.disk.files import Files, sync_folder
 from engine.disk.index import Contents, Index, Layout, SpoiltIndex, erase_index
 from engine.disk.orders import Opened
@@ -31,6 +31,7 @@ class Place(NamedTuple):
     folder: Path
     layout: Layout
     total_bytes: int
+    extent_bytes: int = EXTENT_BYTES
 
 
 class OpenFolder:
@@ -59,7 +60,7 @@ class OpenFolder:
 
     def _open(self) -> None:
         stride = stride_of(self.place.layout.slot_bytes)
-        per_extent = slots_of_an_extent(stride, self.place.total_bytes)
+        per_extent = slots_of_an_extent(stride, self.place.total_bytes, self.place.extent_bytes)
         self.index, contents, per_extent = self._read_index(per_extent)
         self.extents = Extents(self.place.folder, stride, per_extent, self.files)
         try:

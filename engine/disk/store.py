@@ -19,7 +19,7 @@ from pathlib import Path
 from engine.disk.breaker import Breaker
 from engine.disk.erasures import Erasures
 from engine.disk.events import DiskEvent, DiskStats, Erased
-from engine.disk.extents import stride_of
+from engine.disk.extents import EXTENT_BYTES, stride_of
 from engine.disk.figures import Figures
 from engine.disk.files import Files
 from engine.disk.index import Layout
@@ -33,7 +33,6 @@ from engine.memory.eviction.base import BlockKey
 
 _OPEN_SECONDS = 10.0  # that a worker waits for its disk when it starts
 _RANK_SECONDS = 5.0  # between notes of what was of use
-_AGAIN_SECONDS = 30.0  # between tries of what the disk had no room for, or refused to overwrite
 _STUCK = 4  # times `read_seconds` without an answer, and the disk is stuck
 
 log = logging.getLogger("engine.disk")
@@ -45,6 +44,8 @@ class Patience:
 
     read_seconds: float = 5.0  # a read that takes longer has failed
     queued_bytes: int = 64 << 20  # of writes under way
+    retry_seconds: float = 1.0  # that a failing disk is left alone the first time
+    again_seconds: float = 30.0  # between tries of what it had no room for, or refused to overwrite
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +62,7 @@ class DiskStore:
         self._place, self._files, self._patience, self._wake = place, files, patience, wake
         self._stride = stride_of(place.layout.slot_bytes)
         self._limits: dict[str, _Limit] = {}
-        self._erasures, self._breaker, self._figures = Erasures(), Breaker(), Figures()
+        self._erasures, self._breaker, self._figures = Erasures(), Breaker(patience.retry_seconds), Figures()
         self._life: Life | None = None
         self._problem = "the disk is being opened"
         self._ready: list[DiskEvent] = []
@@ -188,6 +189,8 @@ class DiskStore:
             False, and no event comes: it cannot be read (see `__contains__`), or too much is being read.
         """
         self._check_memory(into)
+        if into.readonly:
+            raise ValueError("a block is read to memory that cannot be written")
         fetch = self._life.read(key, into.cast("B")) if self._life is not None else None
         if fetch is None or self._volume is None:
             return False
@@ -372,7 +375,7 @@ class DiskStore:
         if now - self._ranked_at > _RANK_SECONDS:
             self._ranked_at = now
             life.tell_ranks()
-        if now - self._tried_at > _AGAIN_SECONDS:
+        if now - self._tried_at > self._patience.again_seconds:
             self._tried_at = now
             life.try_again()
 
@@ -421,6 +424,7 @@ def open_store(
     wake: Callable[[], None] = lambda: None,
     patience: Patience | None = None,
     files: Files | None = None,
+    extent_bytes: int = EXTENT_BYTES,
 ) -> DiskStore:
     """Open the store in a folder, or make it; one that was made for something else is erased.
 
@@ -434,6 +438,7 @@ def open_store(
         wake: called from other threads whenever `poll` has something to tell.
         patience: bounds on what is under way.
         files: how files are read and written.
+        extent_bytes: of a file of slabs, in a new store.
 
     Raises:
         ConfigError: this is no folder.
@@ -442,7 +447,7 @@ def open_store(
         raise ValueError(f"a slab has at least one byte, not {slot_bytes}")
     if folder.exists() and not folder.is_dir():
         raise ConfigError(f"ENGINE_DISK_DIR: {folder} is no folder; name one that the worker may have for its own")
-    place = Place(folder, Layout(fingerprint, slot_bytes), total_bytes)
+    place = Place(folder, Layout(fingerprint, slot_bytes), total_bytes, extent_bytes)
     store = DiskStore(place, files or Files(), patience or Patience(), wake)
     store._wait_until_open(_OPEN_SECONDS)
     return store
