@@ -89,6 +89,11 @@ class DiskStore:
         return self._life is None
 
     @property
+    def is_busy(self) -> bool:
+        """Whether anything is under way, so that `poll` will have something to tell."""
+        return self._life is not None and (self._life.is_waiting or self._life.num_reading > 0)
+
+    @property
     def pending_erasures(self) -> int:
         """Count the calls of `drop`, `drop_session` and `forget` whose bytes may still be on the disk."""
         return len(self._erasures)

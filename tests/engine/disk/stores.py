@@ -73,12 +73,11 @@ def wait_until(store: DiskStore, is_so: Callable[[], object], seen: list[DiskEve
 def put(store: DiskStore, numbers: Iterable[int], owner: str = "a", *, value: float = 0.0) -> list[bool]:
     """Write blocks and wait for them; return which are on the disk."""
     events: list[DiskEvent] = []
-    taken, keys = 0, [key(number) for number in numbers]
-    for one in keys:
-        taken += store.write(one, owner, memoryview(content(one)), value=value)
-    wait_until(store, lambda: sum(isinstance(event, Written) for event in events) == taken, events)
+    keys = [key(number) for number in numbers]
+    taken = {one for one in keys if store.write(one, owner, memoryview(content(one)), value=value)}
+    wait_until(store, lambda: {event.key for event in events if isinstance(event, Written)} >= taken, events)
     written = {event.key for event in events if isinstance(event, Written) and event.ok}
-    return [one in written for one in keys]
+    return [one in taken & written for one in keys]
 
 
 def get(store: DiskStore, number: int) -> bool:
@@ -131,6 +130,7 @@ class FailingFiles(Files):
         self.gate = threading.Event()  # closed: calls in `held` wait
         self.gate.set()
         self.held: set[str] = set()
+        self.num_held = 0  # calls that wait
         self.threads: set[int] = set()  # that ever made a call
 
     def fail(self, *calls: str, code: int = errno.EIO) -> None:
@@ -180,6 +180,7 @@ class FailingFiles(Files):
     def _pass(self, call: str) -> None:
         self.threads.add(threading.get_ident())
         if call in self.held:
+            self.num_held += 1
             assert self.gate.wait(DEADLINE)
         code = self.failing.get(call)
         if code is not None:
