@@ -3,7 +3,8 @@
     loads    layer 0 │ layer 1 │ layer 2 │ …        the copier's thread, or a stream of its own
     step             │ layer 0 ▒▒▒▒▒│ layer 1 ▒▒▒▒▒│ …
 
-What a layer waited is told beside the copies' own time: see `StepResult`.
+What a layer waited is told beside the copies' own time: see `StepResult`. On a CPU all of whose cores compute, loads
+come first: 33 MB, of 1,424 tokens of SmolLM2-135M, take 1.5 ms before a step of 17 ms, and beside it as long.
 """
 
 import time
@@ -19,6 +20,7 @@ from engine.model.slabs import Slabs, indices
 from engine.step import SlabMove
 from kernels.batch import Arrivals
 
+WORTH_BYTES = 4 << 20  # of loads on a CPU: fewer are there before a thread has begun
 _GROUP_BYTES = 1 << 20  # loaded at once by a stream: a layer of a few blocks is not worth a launch
 _NAP_SECONDS = 2e-5  # between two looks
 

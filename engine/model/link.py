@@ -10,6 +10,7 @@ import torch
 
 from engine.model.capture import Capture, CudaCapture
 from engine.model.lanes import Array, Event, HostLane, Lanes, PinnedLane
+from kernels.threads import usable_cores
 
 
 class Stream(Protocol):
@@ -43,6 +44,7 @@ class Link:
     lanes: Lanes
     side: Side | None  # None: one memory, and a launch returns when all is computed
     capture: Callable[[int], Capture] | None  # given bytes to leave free; None: launches cannot be recorded
+    spare: bool = True  # whether copies beside the steps take nothing from them: on a CPU, whether a core is left
 
     @property
     def shared(self) -> bool:
@@ -89,8 +91,8 @@ class CudaSide:
 
 
 def link_to(device: torch.device) -> Link:
-    """Return the link to the CPU or to a GPU."""
+    """Return the link to the CPU, whose steps run on torch's number of threads, or to a GPU."""
     if device.type == "cpu":
-        return Link(Lanes(HostLane), side=None, capture=None)
+        return Link(Lanes(HostLane), side=None, capture=None, spare=usable_cores() > torch.get_num_threads())
     side = CudaSide(device)
     return Link(Lanes(lambda: PinnedLane(device, side.event)), side=side, capture=partial(CudaCapture, device))

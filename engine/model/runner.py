@@ -14,6 +14,7 @@ import torch
 
 from engine.config import EngineConfig
 from engine.errors import ConfigError, CoreError
+from engine.model import arrivals
 from engine.model.arrivals import StreamArrivals, ThreadArrivals
 from engine.model.copier import Copier, ThreadCopier
 from engine.model.device import PeakMemory, cache_shape, choose_backend, empty_pages
@@ -160,15 +161,15 @@ class ModelRunner:
         lane = self._link.lanes.take()
         with torch.inference_mode():
             lane.begin()
-            arrivals = self._edit(plan, lane)
+            loading = self._edit(plan, lane)
             layout = lay_out(plan.sequences, self._table.host, self._shape.block_size)
             refers = self._last.asked_for(layout.token_ids, plan.number)
-            logits = None if self._graphs is None or arrivals is not None else self._graphs.run(layout, lane)
+            logits = None if self._graphs is None or loading is not None else self._graphs.run(layout, lane)
             if logits is None:
-                logits = self._run(layout, lane, refers=refers, arrivals=arrivals)
-            if arrivals is not None:
-                arrivals.end(lane)
-            return self._choose(plan, logits, lane, beside=arrivals is not None)
+                logits = self._run(layout, lane, refers=refers, loading=loading)
+            if loading is not None:
+                loading.end(lane)
+            return self._choose(plan, logits, lane, beside=loading is not None)
 
     def copy(self, transfer: Transfer) -> None:
         """See `Runner.copy`."""
@@ -228,10 +229,10 @@ class ModelRunner:
             self._pages.fill(next(there), float("nan"))
         if cells is not None:
             self._table.update(next(there), next(there))
-        arrivals = self._load(plan, lane)
+        loading = self._load(plan, lane)
         for _ in copies:
             self._ops.copy_blocks(self._pages, next(there), next(there))
-        return arrivals
+        return loading
 
     def _load(self, plan: StepPlan, lane: Lane) -> StreamArrivals | ThreadArrivals | None:
         """Start a plan's loads, beside the step where nothing but its layers needs them and it is worth it."""
@@ -240,14 +241,15 @@ class ModelRunner:
         if not plan.copies:  # which may read what is loaded
             if self._arrivals is not None:
                 return self._arrivals.start(plan.loads, lane)
-            if isinstance(self._copier, ThreadCopier):
+            worth = self._link.spare and len(plan.loads) * self._shape.block_bytes >= arrivals.WORTH_BYTES
+            if worth and isinstance(self._copier, ThreadCopier):
                 return ThreadArrivals(self._slabs.beside(), plan.loads, self._copier)
         with lane.timed(LOADS):
             self._slabs.load(plan.loads, lane.send_one)
         return None
 
     def _run(
-        self, layout: Layout, lane: Lane, *, refers: bool, arrivals: StreamArrivals | ThreadArrivals | None
+        self, layout: Layout, lane: Lane, *, refers: bool, loading: StreamArrivals | ThreadArrivals | None
     ) -> torch.Tensor:
         """Compute a step kernel by kernel; `refers`: there are placeholders in it."""
         token_ids, slots, positions, starts, contexts, rows, sampled = lane.send(*layout[:7])
@@ -261,7 +263,7 @@ class ModelRunner:
             max_query=layout.max_query,
             max_context=layout.max_context,
             num_decodes=layout.num_decodes,
-            arrivals=arrivals,
+            arrivals=loading,
         )
         if refers:
             token_ids = self._last.put_in(token_ids)

@@ -64,7 +64,7 @@ _SIGNATURES: dict[str, tuple[type, ...]] = {
     ),
     "tg_advise_huge": (_pointer, _long),
     "tg_move_blocks": (
-        *(_pointer, _long, _long, _pointer),  # from, bytes from block to block and layer to layer, block ids
+        *(_int, _pointer, _long, _long, _pointer),  # level, from, bytes from block to block and layer to layer, block ids
         *(_pointer, _long, _long, _pointer),  # to, the same
         *(_long, _long, _long, _int),  # blocks, layers, bytes of one block in one layer, threads
     ),

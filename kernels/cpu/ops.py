@@ -174,6 +174,7 @@ class CpuOps(Ops):
         self, source: "Store", sources: torch.Tensor | None, target: "Store", targets: torch.Tensor | None, count: int
     ) -> None:
         self._functions.move_blocks(
+            self._level,
             source.start,
             source.block_bytes,
             source.layer_bytes,

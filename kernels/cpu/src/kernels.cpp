@@ -351,6 +351,7 @@ void run_linear(int level, const LinearWeight& l, const T* x, int64_t x_stride, 
 }
 
 #include "layers.inc"
+#include "moves.inc"
 #include "sampling.inc"
 
 }  // namespace
@@ -390,23 +391,11 @@ void tg_paged_attention(int level, int type, void* out, const void* query, int64
     else run_attention<float>(level, a, s, threads);
 }
 
-// Move whole blocks: `from + sources[i] * bytes` to `to + targets[i] * bytes` in each layer; a null list counts 0, 1, 2, ...
-// One thread makes no team: it may be a thread beside the one whose team computes.
-void tg_move_blocks(const char* from, int64_t from_block, int64_t from_layer, const int64_t* sources, char* to,
+// Move whole blocks: `from + sources[i] * from_block` to `to + targets[i] * to_block` in each layer; a null list counts 0, 1, 2, ...
+void tg_move_blocks(int level, char* from, int64_t from_block, int64_t from_layer, const int64_t* sources, char* to,
                     int64_t to_block, int64_t to_layer, const int64_t* targets, int64_t count, int64_t layers, int64_t bytes,
                     int threads) {
-    auto move = [&](int64_t i, int64_t layer) __attribute__((always_inline)) {
-        memcpy(to + (targets ? targets[i] : i) * to_block + layer * to_layer,
-               from + (sources ? sources[i] : i) * from_block + layer * from_layer, bytes);
-    };
-    if (threads <= 1 || count * layers * bytes <= (1 << 20)) {
-        for (int64_t i = 0; i < count; i++)
-            for (int64_t layer = 0; layer < layers; layer++) move(i, layer);
-        return;
-    }
-#pragma omp parallel for collapse(2) num_threads(threads)
-    for (int64_t i = 0; i < count; i++)
-        for (int64_t layer = 0; layer < layers; layer++) move(i, layer);
+    run_moves(level, {from, from_block, from_layer, sources}, {to, to_block, to_layer, targets}, count, layers, bytes, threads);
 }
 
 void tg_rms_norm(int level, int type, const void* x, int64_t x_stride, void* residual, const void* weight, void* out,

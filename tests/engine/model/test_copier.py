@@ -158,7 +158,7 @@ def test_failure_is_told(ops: Ops) -> None:
     def fail(*_: object) -> None:
         raise RuntimeError(wrong)
 
-    copier._work._slabs.store = fail  # type: ignore[method-assign]
+    copier._work._slabs.store = fail  # type: ignore[method-assign,assignment]
     copier.copy(Transfer(1, True, tuple(moves([1], [1]))))
     copier.copy(Transfer(2, True, tuple(moves([2], [2]))))
     with pytest.raises(CoreError, match=wrong):
@@ -226,7 +226,7 @@ class NotedEvent:
 
     def elapsed_time(self, end_event: Any) -> float:
         """Return a second for each mark between."""
-        return 1000.0 * (end_event.number - self.number)
+        return 1000.0 * float(end_event.number - self.number)
 
 
 class NotedSide(HostSide):
