@@ -11,10 +11,12 @@ from engine.memory.eviction.reuse import ReuseWeighted
 from engine.memory.keys import BlockHasher, KeyChain
 from engine.memory.lookup import NO_MATCH, Lookup, Match
 from engine.memory.pool import OPEN
+from engine.memory.streaming import begin, end
 from engine.memory.supply import Shortage, Supply
-from engine.memory.table import BlockTable
+from engine.memory.table import NOWHERE, BlockTable
 from engine.memory.tiers.host import Moves
-from engine.request import BlockId, SequenceId
+from engine.memory.tiers.mover import Mover
+from engine.request import BlockId, SequenceId, SlabId
 from engine.step import BlockCopy, CacheShape, TableWrite
 
 _new = tuple.__new__
@@ -47,11 +49,13 @@ class KVMemory:
         self.supply = Supply(shape, make_order)
         self.pool, self.tree, self.accounts = self.supply.pool, self.supply.tree, self.supply.accounts
         self.host = self.supply.host
+        self.mover = Mover(self.supply, shape)
         hasher = BlockHasher(model=model, kv_format=kv_format, block_size=shape.block_size)
         self.lookup = Lookup(self.pool, self.tree, hasher, self.host)
         self.tables: dict[SequenceId, BlockTable] = {}
         self.rows = list(range(shape.max_rows - 1, -1, -1))  # free ones
         self._writes: list[TableWrite] = []
+        self.unread: list[SlabId] = []  # held for steps that may still read them: see `take_unread`
         self.copies: list[tuple[BlockCopy, Account]] = []  # each holds its source, which counts against that account
 
     @property
@@ -109,15 +113,21 @@ class KVMemory:
             if chain.head is not None:
                 table.num_head = chain.head.num_blocks
                 table.head_account = self.accounts.at(chain.head.account)
+            if match.num_streamed:
+                begin(self, table, match.num_streamed)
             for block in match.blocks:
                 self.supply.use(block)
-            self._looked_up(table, len(match.blocks), now)
+            self._looked_up(table, match.num_streamed + len(match.blocks), now)
             self.tree.hit(match.blocks, now)
             if match.part is not None:  # held from here on: what grows next must not take it
                 self.supply.use(match.part)
                 self.tree.hit((match.part,), now)
+            if self.supply.unasked:
+                self.mover.asked_for(match.blocks)
             self._append(table, match.blocks)
-            table.num_sealed = len(match.blocks)
+            table.num_sealed = len(table.blocks)
+            if match.num_streamed and match.blocks:
+                self.tree.uproot(match.blocks[0])
         return table
 
     def copy_part(self, table: BlockTable, match: Match) -> None:
@@ -140,6 +150,7 @@ class KVMemory:
                 break  # its slab was needed while the table grew
             known = self._join(table, index, token_ids, now)
             assert known is None, "the match found in the tree what is there"
+            self.mover.loaded(table.blocks[index])
             table.num_sealed = index + 1
         return table.num_sealed - start
 
@@ -238,14 +249,20 @@ class KVMemory:
         if chain is not None:
             chain.extend(token_ids, full)
         for index in range(start, full):
-            block = table.blocks[index]
             if chain is None:
-                self.pool.seal(block)
-                continue
-            known = self._join(table, index, token_ids, now)
-            if known is not None:
-                self._replace(table, index, known, now)
+                self.pool.seal(table.blocks[index])
+            else:
+                self.place(table, index, token_ids, now)
         table.num_sealed = full
+
+    def place(self, table: BlockTable, index: int, token_ids: Sequence[int], now: float) -> bool:
+        """Seal a full block and have it join the tree; False if the table now has another's in its place."""
+        known = self._join(table, index, token_ids, now)
+        if known is not None:
+            self._replace(table, index, known, now)
+        if table.hosted and index == table.num_hosted:
+            self.tree.uproot(table.blocks[index])
+        return known is None
 
     def free(self, table: BlockTable, now: float) -> None:
         """Give back the row, all promises, and all blocks: what the tree knows of them stays cached."""
@@ -258,12 +275,14 @@ class KVMemory:
         if self.copies:
             self._drop_copies(table, now)
         unknown: list[BlockId] = []
-        for index in range(len(table.blocks) - 1, -1, -1):  # leaves first
+        for index in range(len(table.blocks) - 1, table.num_hosted - 1, -1):  # leaves first
             block = table.blocks[index]
             if not self.supply.let_go(block, now):
-                table.account_at(index).blocks -= 1
+                account = table.account_at(index)
+                account.blocks -= 1
                 unknown.append(block)
         self.supply.discard(unknown)
+        end(self, table)
         self.rows.append(table.row)
         table.blocks = []
         table.capacity = table.num_metered = 0
@@ -282,9 +301,22 @@ class KVMemory:
                 self._free_source(copy, account, now)
         return writes, poison, copies
 
-    def take_moves(self) -> Moves:
+    def take_moves(self, now: float) -> Moves:
         """Return blocks to copy to host memory and back since the last call; they go with `take_writes`."""
+        self.host.now = now
         return self.host.take()
+
+    def take_unread(self) -> list[SlabId]:
+        """Return the slabs that tables have ceased to name since the last call.
+
+        Each is held until the caller lets it go (`HostTier.let_go`): when the steps that may read it are done.
+        """
+        unread, self.unread = self.unread, []
+        return unread
+
+    def write_cells(self, table: BlockTable, column: int, blocks: Sequence[BlockId]) -> None:
+        """Have cells of a table's row written before the next step."""
+        self._writes.append(TableWrite(row=table.row, column=column, blocks=tuple(blocks)))
 
     def audit(self) -> None:
         """Recompute everything from the tables and compare with what is kept. Raises InvariantError."""
@@ -295,9 +327,11 @@ class KVMemory:
         chain, size, block = table.chain, self.shape.block_size, table.blocks[index]
         assert chain is not None, "checked by the caller"
         key, account = chain.keys[index], table.account_at(index).index
-        place = chain.root(index) or table.blocks[index - 1]
+        place, depth = chain.root(index) or table.blocks[index - 1], 0
+        if place == NOWHERE:
+            place, depth = chain.keys[index - 1], index
         tokens = token_ids[index * size : (index + 1) * size]
-        known = self.tree.insert(key, block, place, token_ids=tokens, account=account)
+        known = self.tree.insert(key, block, place, token_ids=tokens, account=account, depth=depth)
         if known is None:
             self.pool.seal(block)
             self.tree.start_with(block, self.supply.reclaim.of(account).order.stored(key, now), now)
@@ -320,7 +354,8 @@ class KVMemory:
             table.meter.replace(table, index, known, now)
         table.blocks[index] = known
         self._writes.append(TableWrite(row=table.row, column=index, blocks=(known,)))
-        table.account_at(index).blocks -= 1
+        account = table.account_at(index)
+        account.blocks -= 1
         self.supply.discard([own])
 
     def _append(self, table: BlockTable, blocks: Sequence[BlockId]) -> None:

@@ -1,30 +1,33 @@
 """The pool of block ids and who uses them.
 
     free → open (being filled) → sealed (full) → cached (no user, still findable) → free
-    free + open + sealed + cached == num_blocks, after every call
+    free + open + sealed + cached + leaving == num_blocks, after every call
+
+A block that is given up while it is copied elsewhere is leaving: free when the copy is done.
 
 Arrays only: no object per block, so that a million blocks cost nine bytes each and are there in milliseconds.
 """
 
 from array import array
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 
 from engine.errors import InvariantError
 from engine.request import BlockId
 
-FREE, OPEN, SEALED, CACHED = 0, 1, 2, 3
+FREE, OPEN, SEALED, CACHED, LEAVING = 0, 1, 2, 3, 4
 
 
 class BlockPool:
     """Hands out block ids, keeps each one's state and number of users; knows nothing of sequences or tenants."""
 
-    __slots__ = ("_free", "_states", "_users", "num_blocks", "num_cached", "num_open", "num_sealed")
+    __slots__ = ("_free", "_states", "_users", "num_blocks", "num_cached", "num_leaving", "num_open", "num_sealed")
 
     def __init__(self, num_blocks: int) -> None:
         self.num_blocks = num_blocks
         self.num_open = 0
         self.num_sealed = 0
         self.num_cached = 0
+        self.num_leaving = 0
         self._free = array("i", range(num_blocks - 1, -1, -1))  # a stack
         self._states = bytearray(num_blocks)
         self._users = array("i", bytes(4 * num_blocks))
@@ -121,8 +124,37 @@ class BlockPool:
         self.num_cached -= 1
         self._free.append(block)
 
+    def detain(self, block: BlockId) -> None:
+        """Give a cached block up that is being copied: nobody finds it, and nobody has its room yet."""
+        if self._states[block] != CACHED:
+            raise InvariantError(f"block {block} is given up in state {self._states[block]}, not cached")
+        self._states[block] = LEAVING
+        self.num_cached -= 1
+        self.num_leaving += 1
+
+    def free_detained(self, block: BlockId) -> bool:
+        """Give a block back that has been copied, if it was given up meanwhile; say whether it was."""
+        if self._states[block] != LEAVING:
+            return False
+        self._states[block] = FREE
+        self.num_leaving -= 1
+        self._free.append(block)
+        return True
+
+    def take_free(self, count: int, besides: Container[BlockId]) -> list[BlockId]:
+        """Take up to `count` free blocks, now open with one user, none of those `besides`."""
+        blocks = self.allocate(min(count, len(self._free))) or []
+        refused = [block for block in blocks if block in besides]
+        if refused:
+            self.free(refused)
+        return [block for block in blocks if block not in besides]
+
+    def free_blocks(self) -> list[BlockId]:
+        """Return all blocks that are free."""
+        return [BlockId(block) for block in self._free]
+
     def state(self, block: BlockId) -> int:
-        """Return FREE, OPEN, SEALED or CACHED."""
+        """Return FREE, OPEN, SEALED, CACHED or LEAVING."""
         return self._states[block]
 
     def users(self, block: BlockId) -> int:
@@ -132,10 +164,10 @@ class BlockPool:
     def audit(self) -> None:
         """Recount every block and compare. Raises InvariantError."""
         states = self._states
-        found = (states.count(FREE), states.count(OPEN), states.count(SEALED), states.count(CACHED))
-        kept = (len(self._free), self.num_open, self.num_sealed, self.num_cached)
+        found = tuple(map(states.count, (FREE, OPEN, SEALED, CACHED, LEAVING)))
+        kept = (len(self._free), self.num_open, self.num_sealed, self.num_cached, self.num_leaving)
         if found != kept or sum(found) != self.num_blocks:
-            raise InvariantError(f"pool of {self.num_blocks}: counted free, open, sealed, cached {found}, kept {kept}")
+            raise InvariantError(f"pool of {self.num_blocks}: counted {found} by state, kept {kept}")
         if len(set(self._free)) != len(self._free) or any(states[block] != FREE for block in self._free):
             raise InvariantError("the free list holds a block twice, or one that is not free")
         for block, (state, users) in enumerate(zip(states, self._users, strict=True)):

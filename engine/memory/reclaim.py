@@ -1,6 +1,6 @@
 """Which cached block goes first, account by account: leaves before parents, in the order of an eviction policy."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from engine.memory.eviction.base import EvictionOrder
 from engine.memory.pool import CACHED, BlockPool
@@ -45,6 +45,10 @@ class Candidates:
             if self._is_candidate(block) and self._key(block) == key:
                 return block
         return None
+
+    def tail(self) -> Iterator[BlockId]:
+        """Iterate over the blocks, about in the order in which they will go. Not over a change."""
+        return (block for block in self._ranking if self._is_candidate(block))
 
     def blocks(self) -> set[BlockId]:
         """Return the blocks that `take` would find."""

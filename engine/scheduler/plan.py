@@ -3,6 +3,7 @@
 A plan, from the top:
     1. enforce   tenants whose limits were lowered give back what is above them, newest sequences first (enforce.py)
     2. secure    every decode gets a slot for its token; where memory is short, somebody is preempted
+                 a streamed one whose blocks in host memory take too long to read sits out (streaming_turns.py)
     3. share     as many tokens as the decodes' targets allow (chunks.py) go to prefill chunks, of running and of newly
                  started sequences (portions.py), tenant by tenant in the order of fairness.py
     4. build     decodes first (written down as they are secured), then chunks; block table cells to write
@@ -15,7 +16,7 @@ placeholders for the tokens that it samples, and leaves out for one step
 """
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 
 from engine.errors import InvariantError
 from engine.memory.manager import KVMemory
@@ -34,6 +35,7 @@ from engine.scheduler.roster import Roster
 from engine.scheduler.sequence import SequenceState
 from engine.scheduler.sizing import Limits
 from engine.scheduler.step_time import StepTimeModel, StepWork, chunk_pairs
+from engine.scheduler.streaming_turns import StreamingTurns
 from engine.scheduler.targets import EVERY_STEPS, MIN_CHUNK_TOKENS, StepTarget
 from engine.step import SequenceStep, StepPlan, StepResult, placeholder
 
@@ -65,12 +67,15 @@ class Scheduler:
         self._intake = Intake(self.roster, limits, eos_token_ids)
         self._admission = Admission(self.roster, limits, self._intake.shared)
         self.enforcement = Enforcement(self.roster, self._intake, blocks_a_plan=blocks_a_plan)
-        self._portions = Portions(self._admission, self.roster.pressure)
+        self._portions = Portions(self._admission, self.roster.pressure, self.roster.streaming)
         self._attempt = 0  # at a plan: what one attempt preempts does not come back in the same one
         self._planned: list[SequenceState] = []  # of the plan that is being made, in its order
         self._flights: list[Flight] = []  # not yet committed: two at most
+        self._unread: list[tuple[int, list[SlabId]]] = []  # slabs, and the last step that may read them
         self._places: dict[SequenceState, int] = {}  # of the tokens to come, in the result of the step in flight
         self._commit = Commit(self.roster)
+        self._turns = StreamingTurns(self._chunks.model, self._target)
+        self._resting: Collection[SequenceState] = ()  # streamed sequences that sit this plan out
 
     @property
     def prompt_tokens(self) -> int:
@@ -166,6 +171,7 @@ class Scheduler:
             InvariantError: two steps are in flight.
         """
         now = self._clock()
+        self._let_unread_go(self._flights[0].plan.number - 1 if self._flights else self.step)
         self.roster.pressure.refresh(now)
         plan = self._plan(now)
         self.memory.accounts.settle(now)
@@ -176,25 +182,27 @@ class Scheduler:
         self._look_ahead()
         self._intake.expire(now)
         self._admission.begin(number, now)
+        streaming = self.roster.streaming
+        streaming.begin(number if self._flights else AT_ONCE, now)
         if self.enforcement.is_due:
             self.enforcement.enforce(number if self._flights else AT_ONCE, now)
         if not self.roster.running and not self.roster.waiting:
             return None
-        parts, prefills = self._secure(number, now)
-        num_preempted = self.roster.num_preemptions
-        chunks = self._portions.share(self._chunk_tokens(prefills, now), prefills, now)
-        if num_preempted != self.roster.num_preemptions:
-            parts = self._without_preempted(parts)
+        if streaming.running:
+            self._resting = self._turns.resting(streaming.running, self.roster.running, number, now)
+        parts, num_decodes = self._fill(number, now)
+        if not parts and self._resting:  # nobody is there for whom they would have to rest
+            self._resting = ()
+            parts, num_decodes = self._fill(number, now)
+        self._resting = ()
         for tenant in self._intake.on_trial:
             if tenant.trial is not None:
                 tenant.trial.look(tenant)
-        num_decodes = len(parts)
-        self._add_chunks(parts, chunks)
         if not parts:
             return None
         self.step += 1
         writes, poison, copies = self.memory.take_writes(now)
-        moves = self.memory.take_moves()
+        moves = self.memory.take_moves(now)
         self.roster.swapping.planned(moves)
         plan = StepPlan(
             number=self.step,
@@ -206,6 +214,7 @@ class Scheduler:
             loads=moves.loads,
         )
         self._flights.append(Flight(plan, self._planned, num_decodes))
+        self._keep_unread()
         return plan
 
     def commit(self, plan: StepPlan, result: StepResult) -> list[RequestOutput]:
@@ -217,12 +226,16 @@ class Scheduler:
         if not self._flights or self._flights[0].plan is not plan:
             raise InvariantError(f"step {plan.number} is committed twice, or before an older one")
         flight = self._flights.pop(0)
-        if flight.num_decodes < len(flight.planned) or plan.number % EVERY_STEPS == 0:
+        is_plain = flight.num_decodes == len(flight.planned) and not self.roster.streaming.running
+        if not is_plain or plan.number % EVERY_STEPS == 0:
             self._chunks.observe(flight.work(), result.seconds - result.store_seconds - result.load_seconds)
         now = self._clock()
         outputs = self._commit.take(flight, result, now)
         self.memory.accounts.settle(now)
-        self.roster.swapping.done(plan, result)
+        if plan.stores or plan.loads:
+            self.memory.host.landed(plan.stores, plan.loads)
+            self.roster.swapping.done(plan, result)
+        self._let_unread_go(plan.number)
         self.roster.pressure.copied(result.store_seconds + result.load_seconds)
         return outputs
 
@@ -233,6 +246,23 @@ class Scheduler:
         if len(self._flights) > 1:
             raise InvariantError("a third step is planned while two are in flight")
         self._places = self._flights[0].places() if self._flights else {}
+
+    def _fill(self, number: int, now: float) -> tuple[list[SequenceStep], int]:
+        """Return the steps of a plan, and how many of them are decodes, which come first."""
+        streaming = self.roster.streaming
+        num_moved = streaming.num_moved
+        parts, prefills = self._secure(number, now)
+        num_preempted = self.roster.num_preemptions
+        chunks = self._portions.share(self._chunk_tokens(prefills, now), prefills, now)
+        if num_preempted != self.roster.num_preemptions:
+            parts = self._without_preempted(parts)
+        if streaming.running:
+            streaming.recall(now)
+        if num_moved != streaming.num_moved:
+            parts = self._as_hosted(parts)
+        num_decodes = len(parts)
+        self._add_chunks(parts, chunks)
+        return parts, num_decodes
 
     def _secure(self, number: int, now: float) -> tuple[list[SequenceStep], Prefills]:
         """Give each decode a slot for its token, oldest sequences first; return their steps and unfinished prefills.
@@ -248,6 +278,9 @@ class Scheduler:
             if table is None:  # preempted for an older one in this loop
                 continue
             tokens, computed = sequence.tokens, sequence.computed
+            hosted = table.hosted
+            if hosted and sequence in self._resting:
+                continue
             if len(tokens) - computed == 1:
                 if computed >= table.capacity and not make_room(self.roster, sequence, number, now):
                     continue
@@ -263,7 +296,16 @@ class Scheduler:
             sequence.computed = after = computed + 1
             position = after - sequence.num_prompt
             # In the order of SequenceStep's fields: a call of SequenceStep takes twice as long.
-            step = (sequence.id, table.row, computed, (token,), sequence.sampling, position, sequence.random_key, ())
+            step = (
+                sequence.id,
+                table.row,
+                computed,
+                (token,),
+                sequence.sampling,
+                position,
+                sequence.random_key,
+                hosted,
+            )
             parts.append(_new(SequenceStep, step))
         if num_preempted != self.roster.num_preemptions:
             parts = self._without_preempted(parts)
@@ -282,6 +324,25 @@ class Scheduler:
         self._planned = [sequence for sequence, _ in kept]
         return [part for _, part in kept]
 
+    def _as_hosted(self, parts: list[SequenceStep]) -> list[SequenceStep]:
+        """Say anew which blocks of each sequence are in host memory: some have moved since it was written down."""
+        pairs = zip(self._planned, parts, strict=True)
+        return [part._replace(hosted=one.table.hosted) if one.table is not None else part for one, part in pairs]
+
+    def _keep_unread(self) -> None:
+        """Keep slabs that no table names any more until the steps are done that may read them."""
+        slabs = self.memory.take_unread()
+        if slabs:
+            self._unread.append((self.step, slabs))
+
+    def _let_unread_go(self, last: int) -> None:
+        """Let slabs go that are read by no step after the last one that is done, nor by one that is in flight."""
+        if not self._flights:
+            self._keep_unread()
+        while self._unread and (self._unread[0][0] <= last or not self._flights):
+            for slab in self._unread.pop(0)[1]:
+                self.memory.host.let_go(slab)
+
     def _chunk_tokens(self, prefills: Prefills, now: float) -> int:
         """Return the tokens that prefills may have, so that nobody waits longer for the step's end than is right."""
         decodes = self._planned
@@ -291,8 +352,10 @@ class Scheduler:
         self._target.see(prefills, self.roster.waiting.values(), now)
         target = self._target.seconds(decodes, now)
         context = sum(sequence.computed for sequence in decodes)
-        start = max((one.computed for some in prefills.values() for one in some), default=0)
-        return min(budget, self._chunks.tokens(len(decodes), context, target, start))
+        first = max((one for some in prefills.values() for one in some), key=_computed, default=None)
+        hosted = _num_hosted(decodes if first is None else [*decodes, first]) if self.roster.streaming.running else 0
+        start = 0 if first is None else first.computed
+        return min(budget, self._chunks.tokens(len(decodes), context, target, start, hosted))
 
     def _add_chunks(self, parts: list[SequenceStep], chunks: dict[SequenceState, int]) -> None:
         """Write the chunks down, without those that were preempted after they had been given tokens."""
@@ -313,6 +376,15 @@ class Scheduler:
                     sampling=sequence.sampling if end == len(sequence.tokens) else None,
                     position=sequence.generated,
                     random_key=sequence.random_key,
+                    hosted=sequence.table.hosted,
                 )
             )
             sequence.computed = end
+
+
+def _computed(sequence: SequenceState) -> int:
+    return sequence.computed
+
+
+def _num_hosted(sequences: Iterable[SequenceState]) -> int:
+    return sum(one.table.num_hosted for one in sequences if one.table is not None)

@@ -5,6 +5,8 @@ the wrong place therefore shows as a wrong token and as wrong log-probabilities;
 say which are right.
 
 What is swapped to host memory is kept the same way, slab by slab, so that a wrong slab shows as a wrong token, too.
+Transfers end late and out of order where a test says so (`lateness`): until then what they write holds nonsense, and
+what they read is read at the very end, so that any use before its time shows as a wrong token.
 
 With `held_back` it is like a device beside the host: a step that is launched is computed no sooner than it is waited
 for, in launch order, with what its plan says by then. A placeholder becomes the token of the step before it.
@@ -16,11 +18,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from engine.request import SlabId
-from engine.step import CacheShape, SequenceStep, StepPlan, StepResult, TokenLogprobs
+from engine.request import BlockId, SlabId
+from engine.step import CacheShape, SequenceStep, StepPlan, StepResult, TokenLogprobs, Transfer, TransferDone
 
 _PRIME = (1 << 61) - 1
 _EMPTY = -1
+_NONSENSE = -7
 _COPY_SECONDS = 1e-6  # of a block
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 _MIX = np.uint64(0xBF58476D1CE4E5B9)
@@ -50,7 +53,9 @@ class FakeRunner:
         seconds: float = 0.001,
         identify: Callable[[SequenceStep], Identity] = alone,
         held_back: bool = False,
+        lateness: Callable[[], bool] = lambda: False,
     ) -> None:
+        """Start with empty slots. `lateness`: asked of each transfer at each look, whether it is still under way."""
         self._shape = shape
         self._identify = identify
         self._vocab_size = vocab_size
@@ -60,7 +65,9 @@ class FakeRunner:
         self._owner = np.full(slots, _EMPTY, dtype=np.int64)
         self._position = np.full(slots, _EMPTY, dtype=np.int64)
         self._token = np.full(slots, _EMPTY, dtype=np.int64)
-        self._slabs = np.full((3, shape.num_slabs, shape.block_size), _EMPTY, dtype=np.int64)  # of the same three
+        self._slabs = np.full((shape.num_slabs, 3, shape.block_size), _EMPTY, dtype=np.int64)  # of the same three
+        self._lateness = lateness
+        self._transfers: list[tuple[Transfer, Launched | None]] = []  # under way, each with the step that it is after
         self.num_steps = 0
         self._held_back = held_back
         self._launched: deque[Launched] = deque()  # not waited for, in order
@@ -98,11 +105,48 @@ class FakeRunner:
 
     def wipe(self, slabs: Sequence[SlabId]) -> None:
         """Empty slabs, once what was launched is computed."""
+        self._slabs[list(slabs)] = _EMPTY
+
+    def wipe_blocks(self, blocks: Sequence[BlockId]) -> None:
+        """Empty blocks, after the steps that were launched."""
         last = self._launched[-1] if self._launched else None
         if last is None or last.result is not None:
-            self._slabs[:, list(slabs)] = _EMPTY
+            self._empty(blocks)
         else:
-            last.wipes += slabs
+            last.wipes += blocks
+
+    def copy(self, transfer: Transfer) -> None:
+        """Take a transfer; what it writes is nonsense until it is done."""
+        self._transfers.append((transfer, self._launched[-1] if self._launched else None))
+        for block, slab in transfer.moves:
+            if transfer.is_store:
+                self._slabs[slab] = _NONSENSE
+            else:
+                for slots in (self._owner, self._position, self._token):
+                    slots[block] = _NONSENSE
+
+    def copied(self) -> list[TransferDone]:
+        """Make the transfers that are not late, in any order, and return them."""
+        ready = [one for one in self._transfers if one[1] is None or one[1].result is not None]
+        over = [one for one in reversed(ready) if not self._lateness()]
+        for transfer, _ in over:
+            for block, slab in transfer.moves:
+                if transfer.is_store:
+                    self._store(block, slab)
+                else:
+                    self._load(slab, block)
+        done = {transfer.number for transfer, _ in over}
+        self._transfers = [one for one in self._transfers if one[0].number not in done]
+        return [TransferDone(transfer.number, len(transfer.moves) * _COPY_SECONDS) for transfer, _ in over]
+
+    def slab_memory(self, slab: SlabId) -> memoryview:
+        """Return the bytes of a slab."""
+        return memoryview(self._slabs[slab].reshape(-1).view(np.uint8))
+
+    @property
+    def slab_bytes(self) -> int:
+        """What `slab_memory` has."""
+        return 3 * 8 * self._shape.block_size
 
     def stored(self, block: int) -> list[int]:
         """Return the tokens in a block's slots; -1 where a slot does not hold the position that a block starts with."""
@@ -110,11 +154,15 @@ class FakeRunner:
 
     def swapped(self, slab: int) -> list[int]:
         """Return the tokens in a slab, as `stored` does of a block."""
-        return self._tokens(*self._slabs[:, slab])
+        return self._tokens(*self._slabs[slab])
 
     def slab_owners(self) -> set[int]:
         """Return whose tokens are in any slab."""
-        return set(self._slabs[0].ravel().tolist()) - {_EMPTY}
+        return set(self._slabs[:, 0].ravel().tolist()) - {_EMPTY}
+
+    def block_owners(self) -> set[int]:
+        """Return whose tokens are in any block."""
+        return set(self._owner.ravel().tolist()) - {_EMPTY}
 
     def _tokens(self, owner: np.ndarray, position: np.ndarray, token: np.ndarray) -> list[int]:
         right = position == np.arange(position[0], position[0] + self._shape.block_size)
@@ -124,16 +172,14 @@ class FakeRunner:
         """Make the plan's edits in their order, then write all slots and read them back, sequence by sequence."""
         plan, pages = step.plan, (self._owner, self._position, self._token)
         for block, slab in plan.stores:
-            for kept, slots in zip(self._slabs, pages, strict=True):
-                kept[slab] = slots[block]
+            self._store(block, slab)
         for block in plan.poison:
             self._owner[block] = _EMPTY
             self._position[block] = _EMPTY
         for write in plan.table_writes:
             self._table[write.row, write.column : write.column + len(write.blocks)] = write.blocks
         for block, slab in plan.loads:
-            for kept, slots in zip(self._slabs, pages, strict=True):
-                slots[block] = kept[slab]
+            self._load(slab, block)
         for source, target in plan.copies:
             for slots in pages:
                 slots[target] = slots[source]
@@ -154,8 +200,20 @@ class FakeRunner:
             store_seconds=out,
             load_seconds=back,
         )
-        self._slabs[:, step.wipes] = _EMPTY
+        self._empty(step.wipes)
         self._sampled = tokens
+
+    def _store(self, block: BlockId, slab: SlabId) -> None:
+        for kept, slots in zip(self._slabs[slab], (self._owner, self._position, self._token), strict=True):
+            kept[:] = slots[block]
+
+    def _load(self, slab: SlabId, block: BlockId) -> None:
+        for kept, slots in zip(self._slabs[slab], (self._owner, self._position, self._token), strict=True):
+            slots[block] = kept
+
+    def _empty(self, blocks: Sequence[BlockId]) -> None:
+        for slots in (self._owner, self._position, self._token):
+            slots[list(blocks)] = _EMPTY
 
     def _write(self, part: SequenceStep, who: Identity) -> None:
         positions = np.arange(part.start, part.start + len(part.token_ids))
@@ -168,11 +226,16 @@ class FakeRunner:
     def _read(self, part: SequenceStep, who: Identity) -> int:
         """Return a number of what the table leads to: a slot that is not the sequence's own changes it."""
         positions = np.arange(part.start + len(part.token_ids))
-        blocks = self._table[part.row, positions // self._shape.block_size]
-        slots = positions % self._shape.block_size
-        foreign = int((self._owner[blocks, slots] != _owners(who, positions)).sum())
-        misplaced = int((self._position[blocks, slots] != positions).sum())
-        return _mix(self._token[blocks, slots]) + foreign + misplaced
+        first = len(part.hosted) * self._shape.block_size  # slot of the device; those before it are in slabs
+        assert first <= part.start, "a step writes to a block that is in host memory alone"
+        blocks = self._table[part.row, positions[first:] // self._shape.block_size]
+        slots = positions[first:] % self._shape.block_size
+        pages = (self._owner, self._position, self._token)
+        slabs = self._slabs[list(part.hosted)].swapaxes(0, 1).reshape(3, first)
+        read = [np.concatenate([slab, page[blocks, slots]]) for slab, page in zip(slabs, pages, strict=True)]
+        foreign = int((read[0] != _owners(who, positions)).sum())
+        misplaced = int((read[1] != positions).sum())
+        return _mix(read[2]) + foreign + misplaced
 
     def _choose(self, mixed: int, random_key: int) -> int:
         return _choose(mixed, random_key, self._vocab_size)
@@ -192,7 +255,7 @@ class Launched:
         self.plan = plan
         self.identities = identities
         self.result: StepResult | None = None
-        self.wipes: list[SlabId] = []  # slabs to empty after it
+        self.wipes: list[BlockId] = []  # blocks to empty after it
         self._runner = runner
 
     def wait(self) -> StepResult:

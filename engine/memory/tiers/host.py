@@ -1,60 +1,51 @@
-"""Blocks in host memory, by what they hold: key → slab, with an account for each tenant.
+"""Blocks in host memory (L2), by what they hold: key → slab, with an account for each owner.
 
-    claimed   a sequence that was preempted waits for it: its tenant's ceiling has room for all such blocks, and no
-              other need takes them. A block that leaves the device is stored only if it is claimed (`wants`).
-    idle      its sequence is back, or gone. It stays findable, for the next preemption or the next request with the
-              same beginning, until its slab is needed: the least recently used goes first.
+    claimed   a sequence that was preempted, or that fetches, waits for it: its tenant's ceiling has room for all such
+              blocks, and no other need takes them.
+    idle      nobody waits for it. It stays findable, for the next request with the same beginning, until its slab is
+              needed for something that is worth more: the least valuable of the owner who is most above its share.
 
-    pool evicts a wanted block ─▶ store ─▶ claimed ─▶ idle ─▶ gone
-                                              │         │
-                                              └── load ─┘     copied back; the slab keeps it
+    pool evicts a block ─▶ store ─────────────────▶ claimed ⇄ idle ─▶ gone
+    copied ahead of that (mover.py) ─▶ coming ────────┤          │
+    read from the disk (disk.py) ────▶ coming ────────┘   load ──┘  copied back; the slab keeps it
 
-Stores and loads pile up until `take` puts them into a plan, where all stores come before all loads: what is stored in a
-plan can be loaded in the same one. A slab that is given up while a load from it is planned is not stored to in that
-plan. Ids and counts only: the memory is the runner's.
+What is copied within the steps piles up until `take` puts it into a plan, where all stores come before all loads: what
+is stored in a plan can be loaded in the same one. A slab that a plan copies to or from is held until that plan is
+committed (`landed`), so that nobody but the device touches it before. Ids and counts only: the memory is the runner's.
 """
 
-from collections import Counter, OrderedDict, deque
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from engine.errors import InvariantError
 from engine.memory.accounts import AccountOwner
-from engine.memory.eviction.base import BlockKey
+from engine.memory.eviction.base import BlockKey, CachedNode
+from engine.memory.eviction.reuse import ReuseWeighted
+from engine.memory.tiers.hosted import Content, HostAccount, Hosted, Presence
+from engine.memory.tiers.slabs import SlabPool
 from engine.request import BlockId, SequenceId, SlabId
 from engine.step import SlabMove
 
-Recency = OrderedDict[BlockKey, None]  # least recently used first
+URGENT_BLOCKS = 32  # that nobody claims and a plan stores: what is worth keeping has mostly been copied ahead
+_SLACK = 64  # stale entries that a ranking may carry beyond as many as it has good ones
+_DEEPER = 1e-6  # seconds of recency that each block before it takes from a block: the end of a prompt goes first
+
+Value = Callable[[BlockKey, CachedNode], float]
 
 
-class HostAccount:
-    """One owner's blocks in host memory; every figure is in slabs."""
+class Streamed(NamedTuple):
+    """Claims what a running sequence has in host memory alone (memory/streaming.py), also while it is preempted."""
 
-    __slots__ = ("ceiling", "claimed", "idle", "num_claims", "owner")
-
-    def __init__(self, owner: AccountOwner) -> None:
-        self.owner = owner
-        self.ceiling = 0
-        self.idle: Recency = OrderedDict()
-        self.claimed: Recency = OrderedDict()  # of its claims, those that are here
-        self.num_claims = 0  # blocks that sequences wait for, here or still on the device
-
-    @property
-    def used(self) -> int:
-        """Slabs that it has."""
-        return len(self.idle) + len(self.claimed)
+    sequence: SequenceId
 
 
-@dataclass(slots=True)
-class _Stored:
-    slab: SlabId
-    account: HostAccount
+Claimant = SequenceId | Streamed
 
 
 class _Claim(NamedTuple):
     account: HostAccount
-    keys: Sequence[BlockKey]
+    keys: list[BlockKey]
 
 
 class _Store(NamedTuple):
@@ -71,34 +62,49 @@ class Moves(NamedTuple):
     needs: Counter[tuple[AccountOwner, AccountOwner]] | None = None
 
 
+_NO_MOVES = Moves()
+
+
 class HostTier:
     """Owner of all slabs. No account ever has more than its ceiling; with no slabs at all it wants nothing."""
 
-    def __init__(self, num_slabs: int) -> None:
+    def __init__(self, num_slabs: int, block_size: int = 16) -> None:
         self.num_slabs = num_slabs
+        self.slabs = SlabPool(num_slabs)
         self.num_evicted = 0  # blocks that were here and whose slab was needed
-        self._num_begun = 0  # slabs that were ever used: the first ones
-        self._free: list[SlabId] = []  # of them
-        self._dirty: deque[SlabId] = deque()  # of owners that are gone: to be overwritten
+        self.num_lost = 0  # blocks worth keeping that left the device and found no slab
+        self.num_broken = 0  # claimed blocks that went nevertheless: their owner has a lower ceiling, or is gone
+        self.now = 0.0  # of the last plan
+        self.value: Value = lambda key, node: _REUSE.key(node)  # what a block is worth; the lowest goes first
+        self._block_size = block_size
         self._accounts: dict[AccountOwner, HostAccount] = {}
-        self._blocks: dict[BlockKey, _Stored] = {}
-        self._idle: Recency = OrderedDict()  # of all accounts
-        self._claims: dict[SequenceId, _Claim] = {}
+        self._total_ceiling = 0
+        self._blocks: dict[BlockKey, Hosted] = {}
+        self._by_slab: dict[SlabId, Hosted] = {}
+        self._claims: dict[Claimant, _Claim] = {}
         self._claimed: Counter[BlockKey] = Counter()  # by how many sequences
         self._stores: dict[SlabId, _Store] = {}
+        self._num_urgent = 0  # of them, those that nobody claims
         self._loads: dict[BlockId, SlabId] = {}
-        self._loading: set[SlabId] = set()  # their slabs
-        self._leaving: dict[SlabId, bool] = {}  # given up with a load planned; whether they are to be overwritten
 
     @property
     def num_used(self) -> int:
-        """Slabs that hold a block."""
+        """Slabs that hold a block, or will."""
         return len(self._blocks)
 
     def used(self, owner: AccountOwner) -> int:
         """Return the slabs that an owner has."""
         account = self._accounts.get(owner)
         return 0 if account is None else account.used
+
+    def keeps(self, owner: AccountOwner) -> bool:
+        """Say whether anything of an owner's may be here."""
+        account = self._accounts.get(owner)
+        return account is not None and account.ceiling > 0
+
+    def accounts(self) -> Iterable[HostAccount]:
+        """Return the accounts of all owners that may have something here."""
+        return self._accounts.values()
 
     # ------------------------------------------------------------ limits
 
@@ -109,9 +115,10 @@ class HostTier:
             if num_slabs <= 0 or not self.num_slabs:
                 return
             account = self._accounts[owner] = HostAccount(owner)
-        account.ceiling = num_slabs
+        self._set_ceiling(account, num_slabs)
         while account.used > num_slabs:
-            self._drop(next(iter(account.idle or account.claimed)))
+            entry = self.lowest(account)
+            self.drop(next(iter(account.keys)) if entry is None else entry.key)
         self._close_if_done(account)
 
     def forget(self, owner: AccountOwner) -> None:
@@ -119,16 +126,14 @@ class HostTier:
         account = self._accounts.get(owner)
         if account is None:
             return
-        account.ceiling = 0
-        for key in [*account.idle, *account.claimed]:
-            self._drop(key, erase=True)
+        self._set_ceiling(account, 0)
+        for key in list(account.keys):
+            self.drop(key, erase=True)
         self._close_if_done(account)
 
     def take_dirty(self, limit: int) -> list[SlabId]:
         """Return up to `limit` slabs that must be overwritten before the next plan's stores; they are free then."""
-        slabs = [self._dirty.popleft() for _ in range(min(limit, len(self._dirty)))]
-        self._free += reversed(slabs)
-        return slabs
+        return self.slabs.take_dirty(limit)
 
     # ------------------------------------------------------------ claims
 
@@ -139,6 +144,25 @@ class HostTier:
             return 0
         return max(0, min(account.ceiling - account.num_claims, self.num_slabs - len(self._claimed)))
 
+    def headroom(self, owner: AccountOwner) -> int:
+        """Return how many more blocks an owner's sequences could claim, were all slabs free."""
+        account = self._accounts.get(owner)
+        return 0 if account is None else max(0, min(account.ceiling, self.num_slabs) - account.num_claims)
+
+    def ceiling(self, owner: AccountOwner) -> int:
+        """Return the most slabs that an owner may have."""
+        account = self._accounts.get(owner)
+        return 0 if account is None else min(account.ceiling, self.num_slabs)
+
+    def num_claimable(self, keys: Sequence[BlockKey], owner: AccountOwner, end: int) -> int:
+        """Return how many of `keys[:end]` from the first on can be read in the next plan, and be claimed for that."""
+        room, count = self.room(owner), self.find(keys, 0, end)
+        for index in range(count):
+            room -= keys[index] not in self._claimed
+            if room < 0:
+                return index
+        return count
+
     def num_missing(self, keys: Iterable[BlockKey]) -> int:
         """Return how many of these blocks would have to be stored."""
         return sum(key not in self._blocks for key in keys)
@@ -147,150 +171,348 @@ class HostTier:
         """Return how many of these blocks nobody claims yet."""
         return sum(key not in self._claimed for key in keys)
 
-    def claim(self, sequence: SequenceId, owner: AccountOwner, keys: Sequence[BlockKey]) -> None:
+    def claims(self, claimant: Claimant) -> Sequence[BlockKey]:
+        """Return the blocks that a claimant keeps, in order."""
+        claim = self._claims.get(claimant)
+        return () if claim is None else claim.keys
+
+    def has_claim(self, claimant: Claimant) -> bool:
+        """Say whether a sequence waits for blocks, or streams them."""
+        return claimant in self._claims
+
+    def claim(self, claimant: Claimant, owner: AccountOwner, keys: Sequence[BlockKey]) -> None:
         """Keep an owner's blocks for a sequence until `release`, wherever they are now; see `room`."""
         account = self._accounts.get(owner)
-        if account is None or sequence in self._claims:
-            raise InvariantError(f"sequence {sequence} of {owner} claims blocks twice, or without an account")
-        self._claims[sequence] = _Claim(account, keys)
+        if account is None or claimant in self._claims:
+            raise InvariantError(f"sequence {claimant} of {owner} claims blocks twice, or without an account")
+        self._claims[claimant] = _Claim(account, [])
         for key in keys:
-            self._claimed[key] += 1
-            if self._claimed[key] == 1:
-                account.num_claims += 1
-                if key in self._blocks:
-                    del account.idle[key], self._idle[key]
-                    account.claimed[key] = None
+            self._claim(self._claims[claimant], key)
 
-    def release(self, sequence: SequenceId) -> None:
-        """End a sequence's claim, if it has one. What is here stays, idle, as the most recently used."""
-        claim = self._claims.pop(sequence, None)
+    def keep(
+        self, sequence: SequenceId, key: BlockKey, block: BlockId, content: Content, *, owner: AccountOwner
+    ) -> Hosted | None:
+        """Claim a block of a running sequence that is to be read here from the next plan on, which stores it if needed.
+
+        None, and nothing done: there is no room for it. The claim is `Streamed(sequence)`, opened if there is none.
+
+        Args:
+            sequence: whose block it is.
+            key: of what it holds.
+            block: where that is until the next plan.
+            content: what else is known of it.
+            owner: whose ceiling it counts against.
+        """
+        account, entry = self._accounts.get(owner), self._blocks.get(key)
+        if account is None or (key not in self._claimed and not self.room(owner)):
+            return None
+        if entry is None:
+            slab = None if block in self._loads else self._find_slab(account, None)
+            if slab is None:
+                return None
+            entry = Hosted(key, slab, account, content, Presence.PLANNED)
+            self._add(entry)
+            self._stores[slab] = _Store(block, owner, owner)
+        elif entry.presence is Presence.COMING:
+            return None
+        self._claim(self._claims.setdefault(Streamed(sequence), _Claim(account, [])), key)
+        return entry
+
+    def unkeep(self, sequence: SequenceId, count: int) -> None:
+        """End a running sequence's claim of the last `count` blocks that it kept."""
+        claim = self._claims[Streamed(sequence)]
+        last = [claim.keys.pop() for _ in range(count)]
+        self._unclaim(claim.account, last)
+        if not claim.keys:
+            del self._claims[Streamed(sequence)]
+
+    def release(self, claimant: Claimant) -> None:
+        """End a claim, if there is one. What is here stays, idle, as used just now."""
+        claim = self._claims.pop(claimant, None)
         if claim is None:
             return
-        account = claim.account
-        for key in reversed(claim.keys):  # the first of a prompt are used last: without them the others are no use
-            self._claimed[key] -= 1
-            if self._claimed[key]:
-                continue
-            del self._claimed[key]
-            account.num_claims -= 1
-            if key in self._blocks:
-                del account.claimed[key]
-                account.idle[key] = self._idle[key] = None
-        self._close_if_done(account)
+        self._unclaim(claim.account, claim.keys)
+        self._close_if_done(claim.account)
 
     # ------------------------------------------------------------ blocks
 
+    def get(self, key: BlockKey) -> Hosted | None:
+        """Return what is known of a block that is here or coming."""
+        return self._blocks.get(key)
+
     def wants(self, key: BlockKey) -> bool:
-        """Decide at its eviction from the device whether a block is to be stored. Today: if a sequence waits for it."""
+        """Say whether a sequence waits for a block."""
         return key in self._claimed
 
-    def evicted(self, key: BlockKey, block: BlockId, *, by: AccountOwner, of: AccountOwner) -> None:
-        """Note that a block leaves the device, and plan to store it if that is wanted and there is a slab for it.
+    def evicted(
+        self, key: BlockKey, block: BlockId, content: Content | None, *, by: AccountOwner, of: AccountOwner
+    ) -> None:
+        """Note that a block leaves the device, and plan to store it if that is worth it and there is a slab for it.
 
         Args:
             key: of what it holds.
             block: where that is until the next plan.
+            content: what else is known of it; None if its owner keeps nothing here.
             by: whose need it is.
             of: whose block it is.
         """
-        if not (self.wants(key) or block in self._loads):  # which is nearly always so
+        if self._loads and self.unload(block):  # not there yet: the slab has it, if it is not being given up
             return
-        slab = self._loads.pop(block, None)
-        if slab is not None:  # not there yet: the slab has it, if it is not being given up
-            self._loading.discard(slab)
-            self._settle(slab)
+        if content is None or key in self._blocks:
             return
-        account = self._accounts.get(of)
-        if account is None or key in self._blocks:
+        account, claimed = self._accounts[of], key in self._claimed
+        if not claimed and self._num_urgent >= URGENT_BLOCKS:
+            self.num_lost += 1
             return
-        slab = self._find_slab(account)
+        slab = self._find_slab(account, None if claimed else self.value(key, content.node))
         if slab is None:
+            self.num_lost += 1
             return
-        self._blocks[key] = _Stored(slab, account)
-        account.claimed[key] = None
+        self._num_urgent += not claimed
+        self._add(Hosted(key, slab, account, content, Presence.PLANNED))
         self._stores[slab] = _Store(block, by, of)
 
     def find(self, keys: Sequence[BlockKey], start: int, end: int) -> int:
         """Return how many of `keys[start:end]` from the first on can be loaded in the next plan."""
+        blocks = self._blocks
         for index in range(start, end):
-            if keys[index] not in self._blocks:
+            entry = blocks.get(keys[index])
+            if entry is None or entry.presence is Presence.COMING:
                 return index - start
         return max(0, end - start)
 
     def load(self, key: BlockKey, block: BlockId) -> bool:
         """Plan to load a block; False if it is not here any more."""
-        stored = self._blocks.get(key)
-        if stored is None:
+        entry = self._blocks.get(key)
+        if entry is None or entry.presence is Presence.COMING:
             return False
-        self._loads[block] = stored.slab
-        self._loading.add(stored.slab)
-        if key in stored.account.idle:
-            stored.account.idle.move_to_end(key)
-            self._idle.move_to_end(key)
+        self._loads[block] = entry.slab
+        self.hold(entry)
+        self.touch(entry)
+        return True
+
+    def unload(self, block: BlockId) -> bool:
+        """Have the next plan not load a block, which is given up; False if it would not."""
+        slab = self._loads.pop(block, None)
+        if slab is None:
+            return False
+        self.let_go(slab)
         return True
 
     def is_loading(self, block: BlockId) -> bool:
         """Say whether what a block holds will be there only with the next plan."""
         return block in self._loads
 
+    def storing(self) -> set[BlockId]:
+        """Return the blocks, free already, whose content the next plan stores."""
+        return {store.block for store in self._stores.values()}
+
     def blocks(self) -> Iterator[tuple[BlockKey, SlabId]]:
-        """Iterate over what is here, with the slab that holds it, but for what the plan to come will store."""
-        return ((key, stored.slab) for key, stored in self._blocks.items() if stored.slab not in self._stores)
+        """Iterate over what is here, with the slab that holds it, but for what is still to be stored or read."""
+        return ((key, entry.slab) for key, entry in self._blocks.items() if entry.presence is Presence.READY)
 
     def take(self) -> Moves:
-        """Return what is to be copied, and forget it."""
+        """Return what is to be copied in the next plan; `landed` follows when that one is committed."""
         if not (self._stores or self._loads):
-            return Moves()
+            return _NO_MOVES
         stores, loads = self._stores, self._loads
-        self._stores, self._loads, self._loading = {}, {}, set()
-        for slab in list(self._leaving):
-            self._settle(slab)
+        self._stores, self._loads, self._num_urgent = {}, {}, 0
+        for slab in stores:
+            self.slabs.hold(slab)
         return Moves(
             tuple(SlabMove(store.block, slab) for slab, store in stores.items()),
             tuple(SlabMove(block, slab) for block, slab in loads.items()),
             Counter((store.by, store.of) for store in stores.values()),
         )
 
+    def landed(self, stores: Iterable[SlabMove], loads: Iterable[SlabMove]) -> None:
+        """Note that the copies of a plan have been made."""
+        for move in stores:
+            entry = self._by_slab.get(move.slab)
+            if entry is not None:
+                entry.presence = Presence.READY
+            self.let_go(move.slab)
+        for move in loads:
+            self.let_go(move.slab)
+
+    # ------------------------------------------------------------ copies beside the steps
+
+    def expect(self, key: BlockKey, owner: AccountOwner, content: Content | None) -> SlabId | None:
+        """Give a block that is not here a slab to be copied to; None: there is none for it. `arrived` must follow.
+
+        What is known (`content`) says what it is worth; without it, it is worth as much as what was used just now.
+        """
+        account = self._accounts.get(owner)
+        if account is None or key in self._blocks:
+            return None
+        is_wanted = key in self._claimed or content is None
+        slab = self._find_slab(account, None if is_wanted or content is None else self.value(key, content.node))
+        if slab is None:
+            return None
+        self.slabs.hold(slab)
+        entry = Hosted(key, slab, account, content, Presence.COMING)
+        entry.last_use = entry.last_use or self.now
+        self._add(entry)
+        return slab
+
+    def arrived(self, slab: SlabId, *, ok: bool) -> None:
+        """Note that the copy to a slab is over; where it failed, the block is not here, and the slab is overwritten."""
+        entry = self._by_slab.get(slab)
+        if entry is not None:
+            entry.presence = Presence.READY
+            if not ok:
+                self.drop(entry.key, erase=True)
+        self.let_go(slab)
+
+    def hold(self, entry: Hosted) -> SlabId:
+        """Keep a block's slab as it is until `let_go`, for a copy from it."""
+        self.slabs.hold(entry.slab)
+        self._weigh(entry)
+        return entry.slab
+
+    def let_go(self, slab: SlabId) -> None:
+        """End a hold."""
+        if self.slabs.let_go(slab):
+            entry = self._by_slab.get(slab)
+            if entry is not None:
+                self._weigh(entry)
+            else:
+                self._stores.pop(slab, None)  # it was for a load alone, which nobody plans any more
+
+    def touch(self, entry: Hosted) -> None:
+        """Note that a request found a block."""
+        entry.last_use = max(entry.last_use, self.now)
+        entry.hits += 1
+        self._weigh(entry)
+
+    def drop(self, key: BlockKey, *, erase: bool = False) -> None:
+        """Let a block go; its slab is free when nobody holds it."""
+        entry = self._blocks.pop(key)
+        self.num_broken += key in self._claimed
+        slab, account = entry.slab, entry.account
+        del self._by_slab[slab], account.keys[key]
+        account.num_idle -= entry.idle
+        is_unwritten = slab in self._stores  # what is there may be another's, to be overwritten
+        if is_unwritten and not self.slabs.is_held(slab):
+            del self._stores[slab]  # else a planned load still needs it
+        self.slabs.give_back(slab, erase=erase or is_unwritten)
+
+    # ------------------------------------------------------------ who goes
+
+    def lowest(self, account: HostAccount) -> Hosted | None:
+        """Return the account's least valuable idle block, or None."""
+        while account.ranking:
+            value, slab = account.ranking.pop()
+            entry = self._by_slab.get(SlabId(slab))
+            if entry is not None and entry.idle and entry.value == value and entry.account is account:
+                account.ranking.add(value, BlockId(slab))
+                return entry
+        return None
+
+    def tail(self, account: HostAccount, count: int) -> list[Hosted]:
+        """Return up to `count` of the account's idle blocks, the first to go first."""
+        found: dict[BlockKey, Hosted] = {}
+        for slab in account.ranking:
+            entry = self._by_slab.get(SlabId(slab))
+            if entry is not None and entry.idle and entry.account is account:
+                found[entry.key] = entry
+                if len(found) >= count:
+                    break
+        return list(found.values())
+
+    def _find_slab(self, account: HostAccount, value: float | None) -> SlabId | None:
+        """Return a slab for one more block of an account, or None.
+
+        `value`: what the block is worth, which what goes for it in its own account must not be; None: any may go.
+        """
+        if account.used >= account.ceiling and not self._evict(account, value):
+            return None
+        slab = self.slabs.take()
+        while slab is None:
+            giver = self._giver(account)
+            if giver is None or not self._evict(giver, value if giver is account else None):
+                return None
+            slab = self.slabs.take()
+        return slab
+
+    def _giver(self, account: HostAccount) -> HostAccount | None:
+        """Return whose block goes for one more of an account: who is most above its share, or it itself."""
+        best, most = account if account.num_idle else None, max(0.0, self._overage(account))
+        for one in self._accounts.values():
+            if one.num_idle and (overage := self._overage(one)) > most:
+                best, most = one, overage
+        return best
+
+    def _overage(self, account: HostAccount) -> float:
+        """Return the slabs that an account has above its share of all, by the ceilings."""
+        if self._total_ceiling <= self.num_slabs:
+            return float(account.used - account.ceiling)
+        return account.used - account.ceiling * self.num_slabs / self._total_ceiling
+
+    def _evict(self, account: HostAccount, value: float | None) -> bool:
+        """Give up the account's least valuable idle block, if it is worth less than `value`."""
+        entry = self.lowest(account)
+        if entry is None or (value is not None and entry.value >= value):
+            return False
+        self.num_evicted += 1
+        self.drop(entry.key)
+        return True
+
     # ------------------------------------------------------------ parts
 
-    def _find_slab(self, account: HostAccount) -> SlabId | None:
-        """Return a slab for one more block of an account, or None."""
-        while account.used >= account.ceiling:
-            if not account.idle:
-                return None
-            self._evict(next(iter(account.idle)))
-        if not self._free and self._num_begun < self.num_slabs:
-            self._free.append(SlabId(self._num_begun))  # neighbours are copied in one piece
-            self._num_begun += 1
-        while not self._free and not self._dirty:
-            if not self._idle:
-                return None
-            self._evict(next(iter(self._idle)))
-        return self._free.pop() if self._free else self._dirty.popleft()  # a store overwrites all of it
+    def _claim(self, claim: _Claim, key: BlockKey) -> None:
+        claim.keys.append(key)
+        self._claimed[key] += 1
+        if self._claimed[key] == 1:
+            claim.account.num_claims += 1
+            self._weigh_key(key)
 
-    def _evict(self, key: BlockKey) -> None:
-        self.num_evicted += 1
-        self._drop(key)
+    def _unclaim(self, account: HostAccount, keys: Iterable[BlockKey]) -> None:
+        for key in keys:
+            self._claimed[key] -= 1
+            if self._claimed[key]:
+                continue
+            del self._claimed[key]
+            account.num_claims -= 1
+            entry = self._blocks.get(key)
+            if entry is not None:
+                entry.last_use = max(entry.last_use, self.now)
+                self._weigh(entry)
 
-    def _drop(self, key: BlockKey, *, erase: bool = False) -> None:
-        """Let a block go; its slab is free when no planned load needs it."""
-        stored = self._blocks.pop(key)
-        if key in self._claimed:
-            del stored.account.claimed[key]
-        else:
-            del stored.account.idle[key], self._idle[key]
-        self._leaving[stored.slab] = erase
-        self._settle(stored.slab)
+    def _add(self, entry: Hosted) -> None:
+        self._blocks[entry.key] = self._by_slab[entry.slab] = entry
+        entry.account.keys[entry.key] = None
 
-    def _settle(self, slab: SlabId) -> None:
-        """Make a slab that was given up free, or dirty, once no load from it is planned."""
-        if slab not in self._leaving or slab in self._loading:
+    def _weigh_key(self, key: BlockKey) -> None:
+        entry = self._blocks.get(key)
+        if entry is not None:
+            self._weigh(entry)
+
+    def _weigh(self, entry: Hosted) -> None:
+        """Have a block stand among its account's idle ones, or not, with its value as it is now."""
+        account = entry.account
+        idle = (
+            entry.presence is Presence.READY
+            and entry.key not in self._claimed
+            and not self.slabs.is_held(entry.slab)
+        )
+        account.num_idle += idle - entry.idle
+        entry.idle = idle
+        if not idle:
             return
-        is_unwritten = self._stores.pop(slab, None) is not None  # what is there may be another's, to be overwritten
-        if self._leaving.pop(slab) or is_unwritten:
-            self._dirty.append(slab)
-        else:
-            self._free.append(slab)
+        entry.value = self.value(entry.key, entry.node(self._block_size)) - _DEEPER * entry.depth
+        if len(account.ranking) > 2 * account.used + _SLACK:
+            good = [self._by_slab[SlabId(slab)] for slab in {*account.ranking} if self._is_good(account, slab)]
+            account.ranking = type(account.ranking)((one.value, BlockId(one.slab)) for one in good if one is not entry)
+        account.ranking.add(entry.value, BlockId(entry.slab))
+
+    def _is_good(self, account: HostAccount, slab: int) -> bool:
+        entry = self._by_slab.get(SlabId(slab))
+        return entry is not None and entry.idle and entry.account is account
+
+    def _set_ceiling(self, account: HostAccount, num_slabs: int) -> None:
+        self._total_ceiling += num_slabs - account.ceiling
+        account.ceiling = num_slabs
 
     def _close_if_done(self, account: HostAccount) -> None:
         if not (account.ceiling or account.used or account.num_claims):
@@ -300,32 +522,45 @@ class HostTier:
 
     def audit(self) -> None:
         """Recount slabs, claims and accounts. Raises InvariantError."""
-        held = [stored.slab for stored in self._blocks.values()]
-        slabs = sorted([*held, *self._free, *self._dirty, *self._leaving])
-        if slabs != list(range(self._num_begun)) or self._num_begun > self.num_slabs:
-            raise InvariantError("a slab is lost, or has two owners")
-        if set(self._loads.values()) != self._loading or len(self._loads) != len(self._loading):
-            raise InvariantError("a slab is loaded twice in one plan, or should be and is not")
-        if (self._loading | set(self._stores)) - {*held, *self._leaving}:
-            raise InvariantError("a plan copies from or to a slab that is not there for it")
-        if set(self._leaving) - self._loading:
-            raise InvariantError("a slab is kept for a load that is not planned")
+        self.slabs.audit(list(self._by_slab))
+        if {id(one) for one in self._by_slab.values()} != {id(one) for one in self._blocks.values()}:
+            raise InvariantError("a block in host memory has no slab, or another's")
+        if any(not self.slabs.is_held(slab) for slab in self._loads.values()):
+            raise InvariantError("a plan loads from a slab that nobody holds for it")
+        if len(set(self._loads.values())) != len(self._loads):
+            raise InvariantError("a slab is loaded twice in one plan")
+        for slab in self._stores:
+            entry = self._by_slab.get(slab)
+            if not self.slabs.is_held(slab) and (entry is None or entry.presence is not Presence.PLANNED):
+                raise InvariantError("a plan stores to a slab that is not there for it")
         claims = Counter(key for claim in self._claims.values() for key in claim.keys)
         if claims != self._claimed:
             raise InvariantError("a block is claimed by more sequences, or by fewer, than are waiting for it")
-        if set(self._idle) != {key for account in self._accounts.values() for key in account.idle}:
-            raise InvariantError("the order of idle blocks is not that of the accounts")
         for account in self._accounts.values():
             self._audit_account(account)
         if sum(account.used for account in self._accounts.values()) != len(self._blocks):
             raise InvariantError("a block in host memory has no account")
+        if sum(account.ceiling for account in self._accounts.values()) != self._total_ceiling:
+            raise InvariantError("the ceilings of all accounts are not what they sum up to")
 
     def _audit_account(self, account: HostAccount) -> None:
-        own = {key for key, stored in self._blocks.items() if stored.account is account}
+        own = {key: entry for key, entry in self._blocks.items() if entry.account is account}
+        if own.keys() != account.keys.keys():
+            raise InvariantError(f"{account.owner}: blocks in host memory are not those that it counts")
+        ranked = {SlabId(slab) for slab in account.ranking}
+        for key, entry in own.items():
+            free = not self.slabs.is_held(entry.slab) and entry.presence is Presence.READY
+            if entry.idle != (free and key not in self._claimed):
+                raise InvariantError(f"{account.owner}: a block in host memory is idle, or not, and counts otherwise")
+            if entry.idle and entry.slab not in ranked:
+                raise InvariantError(f"{account.owner}: an idle block in host memory can never go")
+        if account.num_idle != sum(entry.idle for entry in own.values()):
+            raise InvariantError(f"{account.owner} counts {account.num_idle} idle blocks in host memory")
         claimed = {key for claim in self._claims.values() if claim.account is account for key in claim.keys}
-        if set(account.claimed) != own & claimed or set(account.idle) != own - claimed:
-            raise InvariantError(f"{account.owner}: idle or claimed blocks in host memory are not those that are there")
         if account.num_claims != len(claimed):
             raise InvariantError(f"{account.owner} counts {account.num_claims} claimed blocks, has {len(claimed)}")
         if account.used > account.ceiling:
             raise InvariantError(f"{account.owner} has {account.used} slabs, more than {account.ceiling}")
+
+
+_REUSE = ReuseWeighted()

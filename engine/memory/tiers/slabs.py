@@ -1,0 +1,101 @@
+"""Which slabs of host memory are free, and which must be left alone for a while. Knows nothing of blocks.
+
+    free ─▶ taken ─▶ given back ─▶ free, or dirty: to be overwritten first
+                        └─ while anybody holds it, it waits
+
+A hold is a copy that is planned, launched or under way, by the device or by the disk: until it is over the memory is
+not anybody else's.
+"""
+
+from collections import deque
+
+from engine.errors import InvariantError
+from engine.request import SlabId
+
+
+class SlabPool:
+    """Hands out slabs. One that was never used comes after those that were, so that memory is used as it is needed."""
+
+    __slots__ = ("_dirty", "_free", "_holds", "_leaving", "_num_begun", "num_slabs")
+
+    def __init__(self, num_slabs: int) -> None:
+        self.num_slabs = num_slabs
+        self._num_begun = 0  # slabs that were ever used: the first ones
+        self._free: list[SlabId] = []  # of them
+        self._dirty: deque[SlabId] = deque()
+        self._holds: dict[SlabId, int] = {}
+        self._leaving: dict[SlabId, bool] = {}  # given back and held; whether they are to be overwritten
+
+    @property
+    def num_free(self) -> int:
+        """Slabs that `take` can give."""
+        return len(self._free) + len(self._dirty) + self.num_slabs - self._num_begun
+
+    @property
+    def num_leaving(self) -> int:
+        """Slabs that will be free when nobody holds them any more."""
+        return len(self._leaving)
+
+    @property
+    def is_clean(self) -> bool:
+        """Whether nothing is left to be overwritten, now or when a hold ends."""
+        return not self._dirty and not any(self._leaving.values())
+
+    def take(self) -> SlabId | None:
+        """Return a slab, all of which its taker overwrites; None when none is free."""
+        if self._free:
+            return self._free.pop()
+        if self._num_begun < self.num_slabs:
+            self._num_begun += 1
+            return SlabId(self._num_begun - 1)
+        return self._dirty.popleft() if self._dirty else None
+
+    def give_back(self, slab: SlabId, *, erase: bool) -> None:
+        """Let a slab go; it is free when nobody holds it."""
+        if slab in self._holds:
+            self._leaving[slab] = erase
+        elif erase:
+            self._dirty.append(slab)
+        else:
+            self._free.append(slab)
+
+    def hold(self, slab: SlabId) -> None:
+        """Keep a slab's memory as it is until `let_go`, whoever gives it back."""
+        self._holds[slab] = self._holds.get(slab, 0) + 1
+
+    def let_go(self, slab: SlabId) -> bool:
+        """End a hold; return whether it was the last one."""
+        count = self._holds[slab] - 1
+        if count:
+            self._holds[slab] = count
+            return False
+        del self._holds[slab]
+        erase = self._leaving.pop(slab, None)
+        if erase is not None:
+            self.give_back(slab, erase=erase)
+        return True
+
+    def is_held(self, slab: SlabId) -> bool:
+        """Say whether a slab's memory is in use."""
+        return slab in self._holds
+
+    def soil(self) -> None:
+        """Have all free slabs overwritten: one of them may hold what must be gone."""
+        self._dirty += self._free
+        self._free.clear()
+
+    def take_dirty(self, limit: int) -> list[SlabId]:
+        """Return up to `limit` slabs that the caller overwrites at once; they are free then."""
+        slabs = [self._dirty.popleft() for _ in range(min(limit, len(self._dirty)))]
+        self._free += reversed(slabs)
+        return slabs
+
+    def audit(self, taken: list[SlabId]) -> None:
+        """Check that each slab is free, leaving or one of those that are taken. Raises InvariantError."""
+        slabs = sorted([*taken, *self._free, *self._dirty, *self._leaving])
+        if slabs != list(range(self._num_begun)) or self._num_begun > self.num_slabs:
+            raise InvariantError("a slab is lost, or has two owners")
+        if not self._leaving.keys() <= self._holds.keys() or min(self._holds.values(), default=1) < 1:
+            raise InvariantError("a slab waits for a hold that nobody has")
+        if not self._holds.keys() <= {*taken, *self._leaving}:
+            raise InvariantError("a free slab is in use")
