@@ -24,6 +24,7 @@ DEEDS = {
     "policy.reverted": "brought back",
     "boost.started": "boost started",
     "boost.ended": "boost ended",
+    "kv.erased": "all KV erased",
     "tenant.created": "first version",
 }
 

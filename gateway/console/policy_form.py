@@ -45,6 +45,7 @@ class PolicyForm(LimitsForm[PolicyView]):
         "share_group": "share group",
         "host_bytes": "host memory",
         "disk_bytes": "disk",
+        "encrypt_disk": "encryption of the disk",
         "shadow": "limits on trial",
     }
     kind = PolicyView
@@ -74,6 +75,7 @@ class PolicyForm(LimitsForm[PolicyView]):
     )
     host_bytes = BytesField(label="Host memory", help_text="Where what is swapped out waits.")
     disk_bytes = BytesField(label="Disk", help_text="The same ceiling on disk.")
+    encrypt_disk = forms.BooleanField(label="Encrypt what is on disk", required=False)
 
     trial_kv_hard_bytes = BytesField(label="Ceiling (hard)", required=False)
     trial_max_running = _trial("Requests at once", high=1_000_000)
@@ -144,6 +146,8 @@ class PolicyForm(LimitsForm[PolicyView]):
                 ", ".join(f"{cls.labels[one]} {cls.written(one, limit)}" for one, limit in set_ if limit is not None)
                 or "none"
             )
+        if name == "encrypt_disk":
+            return "on" if value else "off"
         if name in ("rpm", "tpm") and not value:
             return "no limit"
         if name in ("max_context", "max_output"):
@@ -159,6 +163,8 @@ class PolicyForm(LimitsForm[PolicyView]):
         """Return what the button says for one change."""
         if name == "shadow":
             return _trial_action(cls, before, after)
+        if name == "encrypt_disk":
+            return "Encrypt the disk" if after else "Stop encrypting the disk"
         if name == "priority":
             return f"Set class to {after}"
         if name == "share_group":

@@ -16,7 +16,7 @@ from tenants.contracts import BoostView, PolicyView, ShareGroupView, TenantView
 from tenants.models import User
 from tenants.rules.policy import LOW_WATERMARK
 
-SORTS = ("tenant", "use", "borrowed", "host", "running", "waiting", "rate", "above")
+SORTS = ("tenant", "use", "borrowed", "host", "disk", "sessions", "running", "waiting", "rate", "above")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,6 +119,8 @@ def _sorted(rows: list[Row], sort: str) -> list[Row]:
         "use": lambda row: -row.use.kv_bytes,
         "borrowed": lambda row: -row.use.kv_borrowed_bytes,
         "host": lambda row: -row.use.host_bytes,
+        "disk": lambda row: -row.use.disk_bytes,
+        "sessions": lambda row: -row.use.num_sessions,
         "running": lambda row: -row.use.running,
         "waiting": lambda row: (-row.use.queued, -row.use.oldest_wait_seconds),
         "rate": lambda row: -row.use.output_tokens_per_second,

@@ -15,6 +15,7 @@ TENANT_PAGES: tuple[tuple[str, str, bool, Right], ...] = (  # words, route, whet
     ("Overview", "tenant-overview", True, "read"),
     ("Keys", "tenant-keys", False, "read"),
     ("Prefixes", "tenant-prefixes", False, "read"),
+    ("Sessions", "tenant-sessions", False, "read"),
     ("Playground", "tenant-playground", False, "keys.write"),
 )
 OPERATOR_PAGES = (

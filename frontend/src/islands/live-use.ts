@@ -39,6 +39,8 @@ function drawUse(part: HTMLElement, use: Use): void {
   write(part, "rate", rate(use.rate));
   write(part, "borrowed", bytes(use.borrowed));
   write(part, "host", bytes(use.host));
+  write(part, "disk", bytes(use.disk));
+  write(part, "sessions", count(use.sessions));
   write(part, "above", duration(use.above * 1000));
   const waits = part.querySelector<HTMLElement>("[data-field=waits]");
   if (waits) {

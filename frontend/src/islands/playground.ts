@@ -1,6 +1,8 @@
 import { Island } from "../lib/island";
 import { Socket } from "../lib/network";
+import { Pause } from "../lib/pause";
 import { parseEvent, type Message, type ResponseRequest, type ServerEvent } from "../lib/realtime";
+import { newSessionId } from "../lib/session-id";
 import { Turn } from "../lib/turn";
 
 /** The running answer: its turn on the page, and its id once the server has given one. */
@@ -14,11 +16,17 @@ interface Running {
 
 const NEAR_PX = 200;
 
-/** A conversation with a model, streamed over `/v1/realtime`. Nothing of it is stored: a reload forgets it. */
+/**
+ * A conversation with a model, streamed over `/v1/realtime`. Its text is stored nowhere: a reload forgets it.
+ *
+ * Each conversation is a session: the server keeps its KV memory, and brings it up when the reader begins to type.
+ */
 export class Playground extends Island {
   private socket: Socket | null = null;
   private running: Running | null = null;
   private history: Message[] = [];
+  private session = newSessionId();
+  private readonly typing = new Pause();
   private readonly form = this.part("composer", HTMLFormElement);
   private readonly prompt = this.part("prompt", HTMLTextAreaElement);
   private readonly transcript = this.part("transcript");
@@ -45,6 +53,9 @@ export class Playground extends Island {
       else this.send();
     });
     this.form.addEventListener("keydown", this.onKey);
+    this.prompt.addEventListener("input", () => {
+      if (this.history.length && !this.running && this.socket?.isOpen && this.typing.ends(performance.now())) this.prefetch();
+    });
     this.part("clear").addEventListener("click", () => {
       this.clear();
     });
@@ -101,8 +112,15 @@ export class Playground extends Island {
       model: text("model"),
       messages: [...system, ...this.history, { role: "user", content: asked }],
       temperature: Number(text("temperature")),
+      session_id: this.session,
       ...(most ? { max_output_tokens: Number(most) } : {}),
     };
+  }
+
+  /** The next turn is about to come: what earlier ones left is to be there by then. */
+  private prefetch(): void {
+    const model = new FormData(this.part("settings", HTMLFormElement)).get("model");
+    this.socket?.send({ type: "session.prefetch", session: this.session, ...(model ? { model } : {}) });
   }
 
   private stop(): void {
@@ -159,6 +177,7 @@ export class Playground extends Island {
 
   private end(): void {
     this.running = null;
+    this.typing.reset();
     this.transcript.ariaBusy = "false";
     this.label("Send", true);
     this.follow(false);
@@ -168,6 +187,7 @@ export class Playground extends Island {
     if (this.running) this.stop();
     this.running = null;
     this.history = [];
+    this.session = newSessionId();
     this.transcript.replaceChildren(this.part("empty"));
     this.part("empty").hidden = false;
     this.label("Send", true);

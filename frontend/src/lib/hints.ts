@@ -12,6 +12,8 @@ export interface TenantUse {
   host_bytes: number;
   above_soft_seconds: number; // since the core started
   oldest_wait_seconds: number; // now; 0: nobody waits
+  disk_bytes: number;
+  num_sessions: number;
 }
 
 /** How short a worker's memory is, and what makes it so: each from 0 to 1. */

@@ -11,12 +11,14 @@ export interface Usage {
   input_tokens: number;
   output_tokens: number;
   total_tokens: number;
+  input_token_details?: { cached_tokens: number } | null;
 }
 
 export interface ResponseRequest {
   model: string;
   messages: Message[];
   temperature: number;
+  session_id: string;
   max_output_tokens?: number;
 }
 

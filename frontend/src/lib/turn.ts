@@ -49,7 +49,12 @@ export class Turn {
     const meter = make("p", "meter");
     const ending = ENDINGS[status];
     if (ending) meter.append(entry("", null, ending));
-    if (usage) meter.append(entry("prompt", count(usage.input_tokens, "tok")), entry("output", count(usage.output_tokens, "tok")));
+    if (usage) {
+      const cached = usage.input_token_details?.cached_tokens ?? 0;
+      meter.append(entry("prompt", count(usage.input_tokens, "tok")));
+      if (cached) meter.append(entry("of it kept", count(cached, "tok")));
+      meter.append(entry("output", count(usage.output_tokens, "tok")));
+    }
     if (this.firstAt !== null) meter.append(entry("first token", duration(this.firstAt - this.sentAt)));
     const speed = this.speed(usage);
     if (speed !== null) meter.append(entry("speed", rate(speed)));

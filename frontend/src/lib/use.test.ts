@@ -15,6 +15,8 @@ const tenant = (tenant_id: string, kv_bytes: number, kv_cached_bytes: number): W
   host_bytes: 5,
   above_soft_seconds: kv_bytes,
   oldest_wait_seconds: kv_bytes / 10,
+  disk_bytes: 6,
+  num_sessions: 7,
 });
 const worker = (tenants: WorkerStats["tenants"], share_groups: WorkerStats["share_groups"]): WorkerStats =>
   ({ tenants, share_groups }) as WorkerStats;
@@ -26,7 +28,7 @@ const WORKERS = [
 describe("usesOf", () => {
   it("adds each account up over the workers, times as the longest of them, and keeps a tenant and a group of one name apart", () => {
     const uses = usesOf(WORKERS);
-    expect(uses.get("tenant:a")).toEqual({ kv: 40, cached: 10, running: 2, queued: 4, rate: 6, borrowed: 20, host: 10, above: 30, wait: 3 });
+    expect(uses.get("tenant:a")).toEqual({ kv: 40, cached: 10, running: 2, queued: 4, rate: 6, borrowed: 20, host: 10, disk: 12, sessions: 14, above: 30, wait: 3 });
     expect(uses.get("tenant:b")).toMatchObject({ kv: 40, cached: 40 });
     expect(uses.get("group:a")).toEqual({ ...NO_USE, kv: 10, cached: 8 });
   });

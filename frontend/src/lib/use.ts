@@ -10,11 +10,13 @@ export interface Use {
   rate: number;
   borrowed: number; // of `kv`, above the guarantees of the workers that hold it
   host: number;
+  disk: number;
+  sessions: number;
   above: number; // seconds above the guarantee, of the worker that counts most
   wait: number; // seconds, of the oldest that waits
 }
 
-export const NO_USE: Use = { kv: 0, cached: 0, running: 0, queued: 0, rate: 0, borrowed: 0, host: 0, above: 0, wait: 0 };
+export const NO_USE: Use = { kv: 0, cached: 0, running: 0, queued: 0, rate: 0, borrowed: 0, host: 0, disk: 0, sessions: 0, above: 0, wait: 0 };
 
 /** Each account's use by its key: `tenant:<id>` or `group:<name>`. */
 export type Uses = ReadonlyMap<string, Use>;
@@ -31,6 +33,8 @@ export function usesOf(workers: WorkerStats[]): Uses {
       rate: sum.rate + part.rate,
       borrowed: sum.borrowed + part.borrowed,
       host: sum.host + part.host,
+      disk: sum.disk + part.disk,
+      sessions: sum.sessions + part.sessions,
       above: Math.max(sum.above, part.above),
       wait: Math.max(sum.wait, part.wait),
     });
@@ -45,6 +49,8 @@ export function usesOf(workers: WorkerStats[]): Uses {
         rate: tenant.output_tokens_per_second,
         borrowed: tenant.kv_borrowed_bytes,
         host: tenant.host_bytes,
+        disk: tenant.disk_bytes,
+        sessions: tenant.num_sessions,
         above: tenant.above_soft_seconds,
         wait: tenant.oldest_wait_seconds,
       });
