@@ -16,6 +16,7 @@ from engine.memory.supply import Shortage, Supply
 from engine.memory.table import NOWHERE, BlockTable
 from engine.memory.tiers.host import Moves
 from engine.memory.tiers.mover import Mover
+from engine.memory.tiers.tiers import Tiers
 from engine.request import BlockId, SequenceId, SlabId
 from engine.step import BlockCopy, CacheShape, TableWrite
 
@@ -50,6 +51,7 @@ class KVMemory:
         self.pool, self.tree, self.accounts = self.supply.pool, self.supply.tree, self.supply.accounts
         self.host = self.supply.host
         self.mover = Mover(self.supply, shape)
+        self.tiers = Tiers(self.supply, self.mover, shape)
         hasher = BlockHasher(model=model, kv_format=kv_format, block_size=shape.block_size)
         self.lookup = Lookup(self.pool, self.tree, hasher, self.host)
         self.tables: dict[SequenceId, BlockTable] = {}

@@ -52,7 +52,7 @@ class Supply:
         self.num_evicted = 0  # cached blocks that were given up
         self._taken: Counter[Taking] = Counter()
         self.touched: list[BlockId] = []  # allocated or freed, for the runner to poison
-        self.copied: set[BlockId] = set()  # read by copies beside the steps: none of them is free before its copy is done
+        self.copied: set[BlockId] = set()  # read by copies beside the steps: free when they are done, and no sooner
         self.seen = bytearray(num_blocks)  # 1: what the block holds is in host memory, or was refused there
         self.unasked: set[BlockId] = set()  # brought in for a request that has not come yet
 
@@ -150,6 +150,30 @@ class Supply:
         account.blocks -= 1
         self.num_evicted += 1
         self.host.evicted(key, block, content, by=(by or account).owner, of=account.owner)
+        self._give_up(block)
+        if parent is not None:
+            candidates.offer(parent, account.cached)
+
+    def erase(self, block: BlockId) -> None:
+        """Give up a cached block, and all that continues it, which nobody uses either. None of it is stored."""
+        doomed, waiting = [block], [block]
+        while waiting:
+            children = self.tree.children(waiting.pop())
+            doomed += children
+            waiting += children
+        for one in reversed(doomed):
+            self._erase(one)
+
+    def _erase(self, block: BlockId) -> None:
+        account = self.accounts.at(self.tree.account(block))
+        candidates, hits = self.reclaim.of(account.index), self.tree.hits(block)
+        key, parent = self.tree.remove(block)
+        candidates.order.evicted(key, hits)
+        account.cached -= 1
+        account.blocks -= 1
+        self.seen[block] = 0
+        self.unasked.discard(block)
+        self.host.unload(block)
         self._give_up(block)
         if parent is not None:
             candidates.offer(parent, account.cached)

@@ -12,9 +12,9 @@ the cost of one of the model's, and copies are told it at that measure: it weigh
 
 from typing import NamedTuple
 
+from engine.memory.tiers.rate import START_RATE
 from engine.scheduler.chunks import ChunkBudget
 from engine.scheduler.step_time import StepTimeModel, StepWork, chunk_pairs
-from engine.scheduler.swap_cost import START_RATE
 from engine.scheduler.targets import step_seconds
 from engine.step import StepPlan
 from engine.trace.records import Machine, Speed
@@ -114,5 +114,5 @@ class _Known(StepTimeModel):
     def predict(self, work: StepWork) -> float:
         """Return the seconds of a step."""
         base, decode, context, token, pair = self._given
-        num_decodes, num_context, num_tokens, num_pairs = work
+        num_decodes, num_context, num_tokens, num_pairs, _ = work  # a replay streams nothing
         return base + decode * num_decodes + context * num_context + token * num_tokens + pair * num_pairs

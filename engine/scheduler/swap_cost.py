@@ -10,7 +10,6 @@ way back without. The rest of its tokens, fewer than a block's, are computed aga
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import inf
 
 from engine.memory.eviction.base import BlockKey
 from engine.memory.lookup import Match
@@ -18,39 +17,13 @@ from engine.memory.manager import KVMemory
 from engine.memory.supply import Taking
 from engine.memory.table import BlockTable
 from engine.memory.tiers.host import Moves
+from engine.memory.tiers.rate import CopyRate
 from engine.scheduler.interference import Interference
 from engine.scheduler.sequence import SequenceState
 from engine.scheduler.step_time import StepTimeModel, StepWork, chunk_pairs
 from engine.step import StepPlan, StepResult
 
-START_RATE = 2e9  # bytes a second, until something was copied: any machine that serves models is faster
-_START_SECONDS = 0.001  # how much that guess weighs: soon nothing
-_FORGET = 0.9  # of one copy
 _IDLE = StepWork(0, 0)
-
-
-class CopyRate:
-    """How fast blocks are copied one way: bytes over seconds of the last copies, so that large ones count for more."""
-
-    __slots__ = ("_bytes", "_seconds")
-
-    def __init__(self) -> None:
-        self._bytes, self._seconds = START_RATE * _START_SECONDS, _START_SECONDS
-
-    @property
-    def bytes_per_second(self) -> float:
-        """The rate."""
-        return self._bytes / self._seconds
-
-    def predict(self, num_bytes: int) -> float:
-        """Return the seconds that a copy takes."""
-        return num_bytes * self._seconds / self._bytes
-
-    def observe(self, num_bytes: int, seconds: float) -> None:
-        """Take in a copy. A time that is not positive is ignored: the clock was set back."""
-        if num_bytes > 0 and 0.0 < seconds < inf:
-            self._bytes = self._bytes * _FORGET + num_bytes
-            self._seconds = self._seconds * _FORGET + seconds
 
 
 class SwapCost:

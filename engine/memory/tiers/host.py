@@ -14,7 +14,7 @@ is stored in a plan can be loaded in the same one. A slab that a plan copies to 
 committed (`landed`), so that nobody but the device touches it before. Ids and counts only: the memory is the runner's.
 """
 
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
@@ -28,6 +28,7 @@ from engine.request import BlockId, SequenceId, SlabId
 from engine.step import SlabMove
 
 URGENT_BLOCKS = 32  # that nobody claims and a plan stores: what is worth keeping has mostly been copied ahead
+_WATCHED = 4096  # blocks that have come, until somebody looks
 _SLACK = 64  # stale entries that a ranking may carry beyond as many as it has good ones
 _DEEPER = 1e-6  # seconds of recency that each block before it takes from a block: the end of a prompt goes first
 
@@ -74,6 +75,8 @@ class HostTier:
         self.num_evicted = 0  # blocks that were here and whose slab was needed
         self.num_lost = 0  # blocks worth keeping that left the device and found no slab
         self.num_broken = 0  # claimed blocks that went nevertheless: their owner has a lower ceiling, or is gone
+        self.num_from_disk = 0  # blocks that the disk had, and a request loaded: each counts once
+        self.num_guessed = 0  # blocks that were read for a guess, and a request loaded
         self.now = 0.0  # of the last plan
         self.value: Value = lambda key, node: _REUSE.key(node)  # what a block is worth; the lowest goes first
         self._block_size = block_size
@@ -86,6 +89,7 @@ class HostTier:
         self._stores: dict[SlabId, _Store] = {}
         self._num_urgent = 0  # of them, those that nobody claims
         self._loads: dict[BlockId, SlabId] = {}
+        self._fresh: deque[BlockKey] | None = None  # for who watches
 
     @property
     def num_used(self) -> int:
@@ -101,6 +105,11 @@ class HostTier:
         """Say whether anything of an owner's may be here."""
         account = self._accounts.get(owner)
         return account is not None and account.ceiling > 0
+
+    def has_spare(self, owner: AccountOwner, share: float) -> bool:
+        """Say whether there is a slab for an owner, and a share of all beside it, that nobody has to give up."""
+        account = self._accounts.get(owner)
+        return account is not None and account.used < account.ceiling and self.slabs.num_free > share * self.num_slabs
 
     def accounts(self) -> Iterable[HostAccount]:
         """Return the accounts of all owners that may have something here."""
@@ -287,6 +296,9 @@ class HostTier:
         if entry is None or entry.presence is Presence.COMING:
             return False
         self._loads[block] = entry.slab
+        self.num_from_disk += entry.from_disk
+        self.num_guessed += entry.guessed
+        entry.from_disk = entry.guessed = False
         self.hold(entry)
         self.touch(entry)
         return True
@@ -330,7 +342,7 @@ class HostTier:
         for move in stores:
             entry = self._by_slab.get(move.slab)
             if entry is not None:
-                entry.presence = Presence.READY
+                self._be_ready(entry)
             self.let_go(move.slab)
         for move in loads:
             self.let_go(move.slab)
@@ -358,10 +370,10 @@ class HostTier:
     def arrived(self, slab: SlabId, *, ok: bool) -> None:
         """Note that the copy to a slab is over; where it failed, the block is not here, and the slab is overwritten."""
         entry = self._by_slab.get(slab)
-        if entry is not None:
-            entry.presence = Presence.READY
-            if not ok:
-                self.drop(entry.key, erase=True)
+        if entry is not None and ok:
+            self._be_ready(entry)
+        elif entry is not None:
+            self.drop(entry.key, erase=True)
         self.let_go(slab)
 
     def hold(self, entry: Hosted) -> SlabId:
@@ -396,6 +408,15 @@ class HostTier:
         if is_unwritten and not self.slabs.is_held(slab):
             del self._stores[slab]  # else a planned load still needs it
         self.slabs.give_back(slab, erase=erase or is_unwritten)
+
+    def watch(self) -> deque[BlockKey]:
+        """Return what will have the keys of blocks that have come here, the latest ones: for the caller to empty."""
+        self._fresh = deque(maxlen=_WATCHED)
+        return self._fresh
+
+    def worth(self, entry: Hosted) -> float:
+        """Return what a block is worth, in seconds of the scheduler's clock."""
+        return self.value(entry.key, entry.node(self._block_size)) - _DEEPER * entry.depth
 
     # ------------------------------------------------------------ who goes
 
@@ -483,6 +504,11 @@ class HostTier:
         self._blocks[entry.key] = self._by_slab[entry.slab] = entry
         entry.account.keys[entry.key] = None
 
+    def _be_ready(self, entry: Hosted) -> None:
+        entry.presence = Presence.READY
+        if self._fresh is not None:
+            self._fresh.append(entry.key)
+
     def _weigh_key(self, key: BlockKey) -> None:
         entry = self._blocks.get(key)
         if entry is not None:
@@ -500,7 +526,7 @@ class HostTier:
         entry.idle = idle
         if not idle:
             return
-        entry.value = self.value(entry.key, entry.node(self._block_size)) - _DEEPER * entry.depth
+        entry.value = self.worth(entry)
         if len(account.ranking) > 2 * account.used + _SLACK:
             good = [self._by_slab[SlabId(slab)] for slab in {*account.ranking} if self._is_good(account, slab)]
             account.ranking = type(account.ranking)((one.value, BlockId(one.slab)) for one in good if one is not entry)

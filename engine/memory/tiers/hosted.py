@@ -35,11 +35,13 @@ class Hosted:
         "before",
         "depth",
         "from_disk",
+        "guessed",
         "hits",
         "idle",
         "key",
         "last_use",
         "presence",
+        "saved",
         "slab",
         "token_ids",
         "value",
@@ -53,6 +55,8 @@ class Hosted:
         self.account = account
         self.presence = presence
         self.from_disk = content is None  # and no request has used it since
+        self.guessed = False  # read from the disk for a request that has not come yet
+        self.saved = self.from_disk  # on the disk, or on its way there
         self.before: BlockKey | None = None
         self.token_ids: array[int] | None = None  # not known of what comes from the disk, until a request loads it
         self.last_use, self.hits, self.depth = 0.0, 0, 0

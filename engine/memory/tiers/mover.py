@@ -59,7 +59,8 @@ class Mover:
         self._supply = supply
         self._host = supply.host
         self._pool, self._tree = supply.pool, supply.tree
-        self._batch = max(1, min(shape.num_blocks // 16, _TRANSFER_BLOCKS, _TRANSFER_BYTES // max(1, shape.block_bytes)))
+        most = min(_TRANSFER_BLOCKS, _TRANSFER_BYTES // max(1, shape.block_bytes))
+        self._batch = max(1, min(shape.num_blocks // 16, most))
         self._reserve = shape.num_blocks - int(shape.num_blocks * _NEARLY_FULL)
         self._window = min(_WINDOW, max(1, shape.num_blocks // 4))
         self._share = shape.num_blocks // 8  # of the pool: what a tenant without a guarantee may have brought in
@@ -269,7 +270,8 @@ class Mover:
             is_wanted = key not in flight.lost and entry is not None and entry.slab == slab
             if is_wanted and entry is not None and self._join(block, entry, account):
                 self._supply.unasked.add(block)
-                self.brought_blocks += 1
+                self.brought_blocks += not entry.guessed  # else it counts already
+                entry.guessed = False
             else:
                 self._supply.return_spare(account, block)
             self._host.let_go(slab)

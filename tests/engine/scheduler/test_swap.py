@@ -3,8 +3,9 @@
 import pytest
 
 from engine.memory.supply import Taking
+from engine.memory.tiers.rate import START_RATE
 from engine.request import BeamParams, FinishReason, SequenceId, TenantId
-from engine.scheduler.swap_cost import START_RATE, SwapCost, SwapCounts
+from engine.scheduler.swap_cost import SwapCost, SwapCounts
 from engine.step import SlabMove
 from tests.engine.costs import set_costs
 from tests.engine.world import BLOCK_BYTES, World

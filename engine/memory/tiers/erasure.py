@@ -1,0 +1,87 @@
+"""Erasing what was somebody's from every tier, and knowing when it is gone.
+
+    copies under way end ─▶ free blocks and free slabs are overwritten, whatever they held ─▶ done
+    the disk overwrites its own (engine/disk) ─────────────────────────────────────────────────┘
+
+A block that was given up long ago may hold what it held until somebody writes to it, and nobody knows any more whose
+that was. So all that is free is overwritten, once: what was overwritten and not used since is left alone. What others
+use meanwhile is theirs: a block holds something of an earlier owner only where nobody reads, until it is free again.
+"""
+
+from collections.abc import Sequence
+
+from engine.memory.eviction.base import BlockKey
+from engine.memory.supply import Supply
+from engine.memory.tiers.host import HostTier
+from engine.memory.tiers.mover import Mover
+from engine.request import BlockId
+
+
+class Erasure:
+    """One erasure; `is_done` once nothing of it is left in any tier."""
+
+    __slots__ = ("is_done", "keys", "ticket", "waits_for_copies")
+
+    def __init__(self, keys: Sequence[BlockKey], ticket: int | None) -> None:
+        self.keys = keys
+        self.ticket = ticket  # of the disk's part; None: nothing is left to do there
+        self.waits_for_copies = True
+        self.is_done = False
+
+
+class Wiper:
+    """Overwrites what is free on the device and in host memory, bit by bit."""
+
+    def __init__(self, supply: Supply, mover: Mover, host: HostTier) -> None:
+        self._supply, self._mover, self._host = supply, mover, host
+        self._pending: list[Erasure] = []
+        self._blocks: dict[BlockId, None] = {}  # free ones, to be overwritten
+        self._is_clean = bytearray(supply.pool.num_blocks)  # 1: overwritten, and not allocated since
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether anything is being erased."""
+        return bool(self._pending)
+
+    def add(self, erasure: Erasure) -> None:
+        """Take an erasure in; the blocks themselves are given up already, in each tier."""
+        self._pending.append(erasure)
+
+    def take_blocks(self, allocated: Sequence[BlockId], limit: int) -> list[BlockId]:
+        """Return blocks to overwrite before the next step: up to `limit`, and those of them that it has allocated."""
+        self._begin()
+        clean = self._is_clean
+        due = [block for block in allocated if block in self._blocks] if self._blocks else []
+        due += [block for block in self._blocks if block not in due][: max(0, limit - len(due))] if self._blocks else []
+        for block in due:
+            del self._blocks[block]
+            clean[block] = 1
+        for block in allocated:
+            clean[block] = 0
+        return due
+
+    def take_done(self, is_erased: "set[int]") -> None:
+        """Mark what is done, given the disk's tickets that are; those are used up."""
+        for erasure in self._pending:
+            if erasure.ticket in is_erased:
+                is_erased.discard(erasure.ticket)
+                erasure.ticket = None
+            erasure.is_done = (
+                not erasure.waits_for_copies
+                and erasure.ticket is None
+                and not self._blocks
+                and self._host.slabs.is_clean
+            )
+        self._pending = [erasure for erasure in self._pending if not erasure.is_done]
+
+    def _begin(self) -> None:
+        """Start to overwrite for those erasures whose blocks nothing copies any more."""
+        ready = [one for one in self._pending if one.waits_for_copies and not self._mover.is_copying(one.keys)]
+        if not ready:
+            return
+        for erasure in ready:
+            erasure.waits_for_copies = False
+        waiting = self._host.storing()  # another's, still to be stored
+        free = (block for block in self._supply.pool.free_blocks() if block not in waiting)
+        self._blocks |= {block: None for block in free if not self._is_clean[block]}
+        self._host.slabs.soil()
