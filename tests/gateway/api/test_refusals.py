@@ -68,6 +68,14 @@ def error_of(response: httpx.Response) -> dict[str, Any]:
         ("no_such_field", 1),
         ("metadata", {"a": 1}),
         ("session_id", "é" * 200),
+        ("session_id", ""),
+        ("session_id", "a\nb"),
+        ("session_id", "a\u00a0b"),
+        ("session_id", 5),
+        ("prompt_cache_key", "x" * 257),
+        ("prompt_cache_key", ""),
+        ("session_ttl", 3600),
+        ("session_ttl", "1h"),
     ],
 )
 def test_wrong_field_is_named(stack: Stack, key: str, field: str, value: object) -> None:

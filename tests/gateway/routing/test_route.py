@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from engine.protocol import pb
-from gateway.routing.choose import Candidate, choose
+from gateway.routing.choose import affinity
 from gateway.routing.route import Routed
 from gateway.workers.errors import GenerationFailed, Refused, Stopping, WorkerUnavailable
 from gateway.workers.generation import Admitted, Delta, Finished
@@ -20,22 +20,9 @@ from tests.gateway.wire.scripted import TOKEN, ScriptedEngine, admitted, delta, 
 Story = Callable[[Routed, ScriptedEngine, ScriptedEngine], Coroutine[Any, Any, None]]
 
 
-def test_choose() -> None:
-    """The least loaded goes first, ties by id, those tried never."""
-    candidates = [Candidate(worker_id=name, num_active=load) for name, load in (("c", 1), ("b", 1), ("a", 5))]
-    first = choose(candidates)
-    assert first is not None
-    assert first.worker_id == "b"
-    last = choose(candidates, frozenset({"b", "c"}))
-    assert last is not None
-    assert last.worker_id == "a"
-    assert choose(candidates, frozenset({"a", "b", "c"})) is None
-    assert choose([]) is None
-
-
 @asynccontextmanager
-async def routed() -> AsyncIterator[tuple[Routed, ScriptedEngine, ScriptedEngine]]:
-    """A request on its way to the first of two workers."""
+async def routed(session: str = "") -> AsyncIterator[tuple[Routed, ScriptedEngine, ScriptedEngine]]:
+    """A request on its way to the first of two workers; a session's goes to where the session is."""
     with tempfile.TemporaryDirectory(prefix="tollgate-") as name:
         async with serving(Path(name), "a") as one, serving(Path(name), "b") as two:
 
@@ -47,17 +34,19 @@ async def routed() -> AsyncIterator[tuple[Routed, ScriptedEngine, ScriptedEngine
             await until(lambda: registry.num_connected == 2)
             model = registry.model("scripted")
             assert model is not None
-            async with Routed(registry, model, pb.Submit(request_id="r", token_ids=[1, 2], policy_version=7)) as run:
-                await until(lambda: one.submits)
-                yield run, one, two
+            submit = pb.Submit(request_id="r", token_ids=[1, 2], policy_version=7, tenant="t", session=session)
+            async with Routed(registry, model, submit) as run:
+                await until(lambda: one.submits or two.submits)
+                home, other = (one, two) if one.submits else (two, one)
+                yield run, home, other
             await registry.close()
 
 
-def run(story: Story) -> None:
+def run(story: Story, session: str = "") -> None:
     """Run a story."""
 
     async def main() -> None:
-        async with routed() as (request, one, two):
+        async with routed(session) as (request, one, two):
             await story(request, one, two)
 
     asyncio.run(main())
@@ -198,3 +187,47 @@ def test_no_worker() -> None:
                 Routed(empty, request._model, pb.Submit(request_id="r"))
 
     asyncio.run(main())
+
+
+@pytest.mark.parametrize("session", [f"chat {number}" for number in range(6)])
+def test_full_queue_at_home_sends_a_session_elsewhere(session: str) -> None:
+    """Elsewhere it computes again what it had, which is better than a refusal."""
+
+    async def story(request: Routed, home: ScriptedEngine, other: ScriptedEngine) -> None:
+        event = asyncio.create_task(request.next())
+        await home.say(refused(home.submits[0].stream, pb.REFUSAL_CODE_QUEUE_FULL))
+        sent = (await until(lambda: other.submits))[0]
+        assert sent.session == session
+        await other.say(admitted(sent.stream))
+        assert await event == Admitted(10)
+
+    run(story, session)
+
+
+def test_full_queue_everywhere_is_a_refusal() -> None:
+    """A session is told what any other request is."""
+
+    async def story(request: Routed, home: ScriptedEngine, other: ScriptedEngine) -> None:
+        event = asyncio.create_task(request.next())
+        await home.say(refused(home.submits[0].stream, pb.REFUSAL_CODE_QUEUE_FULL))
+        sent = (await until(lambda: other.submits))[0]
+        await other.say(refused(sent.stream, pb.REFUSAL_CODE_QUEUE_FULL))
+        with pytest.raises(Refused):
+            await event
+
+    run(story, "chat")
+
+
+def test_prefetch_goes_where_the_turn_will_go() -> None:
+    """The worker that would get the session's next request is the one that is told, and no other."""
+
+    async def story(request: Routed, home: ScriptedEngine, other: ScriptedEngine) -> None:
+        registry = request._registry
+        ((name, client),) = registry.keepers(affinity("t", "chat"))
+        assert name == "scripted"
+        client.prefetch("t", "chat")
+        (told,) = await until(lambda: home.prefetches)
+        assert (told.tenant, told.session) == ("t", "chat")
+        assert not other.prefetches
+
+    run(story, "chat")

@@ -28,6 +28,7 @@ class ScriptedEngine(rpc.EngineServicer):
         self.tokenizer = make_tokenizer().to_str().encode()
         self.submits: list[pb.Submit] = []
         self.cancels: list[int] = []
+        self.prefetches: list[pb.Prefetch] = []
         self.num_streams = 0
         self._call: Any = None
         self._closed = asyncio.Event()
@@ -79,8 +80,11 @@ class ScriptedEngine(rpc.EngineServicer):
 
     async def _read(self, commands: AsyncIterator[pb.Command]) -> None:
         async for command in commands:
-            if command.WhichOneof("command") == "submit":
+            kind = command.WhichOneof("command")
+            if kind == "submit":
                 self.submits.append(command.submit)
+            elif kind == "prefetch":
+                self.prefetches.append(command.prefetch)
             else:
                 self.cancels.append(command.cancel.stream)
 
