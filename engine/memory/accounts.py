@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from engine.errors import InvariantError
+from engine.memory.lenders import UNLISTED, Figures, Lenders
 from engine.request import TenantId
 
 
@@ -24,56 +25,93 @@ class Account:
     """One owner's blocks on this worker, each counted once; every figure is in blocks."""
 
     __slots__ = (
+        "_blocks",
+        "_cached",
         "_seconds_above",
+        "_soft",
+        "_touched",
         "above_since",
         "asked_soft",
-        "blocks",
-        "cached",
+        "counted",
         "hard",
         "index",
+        "listed",
+        "number",
         "owner",
         "peak",
         "reserved",
-        "soft",
     )
 
-    def __init__(self, owner: AccountOwner, index: int) -> None:
+    def __init__(self, owner: AccountOwner, index: int, number: int, touched: "set[Account]") -> None:
         self.owner = owner
         self.index = index  # written beside each of its blocks
-        self.blocks = 0  # held now: in use by its sequences, and cached
-        self.cached = 0  # of them, those that no sequence uses
+        self.number = number  # in the order of opening, never used again
+        self._touched = touched  # where it enters itself when it has changed
+        self._blocks = 0
+        self._cached = 0
+        self._soft = 0
         self.reserved = 0  # promised to its sequences, not yet taken
         self.peak = 0  # the most held since `take_peak`
         self.asked_soft = 0  # the guarantee by policy
-        self.soft = 0  # what is never taken for another tenant's need: the policy's, or what the pool leaves of it
         self.hard = 0  # never more than this; a lowered one takes effect at the next plan
         self.above_since: float | None = None  # when it came above its guarantee; None: it is not above it
         self._seconds_above = 0.0  # in all the times before
+        self.counted, self.listed = Figures(), UNLISTED  # the lenders' (lenders.py)
+
+    @property
+    def blocks(self) -> int:
+        """Blocks held now: in use by its sequences, and cached."""
+        return self._blocks
+
+    @blocks.setter
+    def blocks(self, blocks: int) -> None:
+        self._blocks = blocks
+        self._touched.add(self)
+
+    @property
+    def cached(self) -> int:
+        """Of them, those that no sequence uses."""
+        return self._cached
+
+    @cached.setter
+    def cached(self, cached: int) -> None:
+        self._cached = cached
+        self._touched.add(self)
+
+    @property
+    def soft(self) -> int:
+        """What is never taken for another tenant's need: the policy's guarantee, or what the pool leaves of it."""
+        return self._soft
+
+    @soft.setter
+    def soft(self, soft: int) -> None:
+        self._soft = soft
+        self._touched.add(self)
 
     @property
     def used(self) -> int:
         """Blocks that sequences use: what is left when its own cache has given way."""
-        return self.blocks - self.cached
+        return self._blocks - self._cached
 
     @property
     def borrowed(self) -> int:
         """Blocks that its sequences use above the guarantee: what preempting them can give back."""
-        return max(0, self.blocks - self.cached - self.soft)
+        return max(0, self._blocks - self._cached - self._soft)
 
     @property
     def overdrawn(self) -> int:
         """Blocks that its sequences use or are promised above the guarantee: what preempting all can give back."""
-        return max(0, self.blocks - self.cached + self.reserved - self.soft)
+        return max(0, self._blocks - self._cached + self.reserved - self._soft)
 
     @property
     def overage(self) -> int:
         """Blocks that are borrowed: held above the guarantee."""
-        return max(0, self.blocks - self.soft)
+        return max(0, self._blocks - self._soft)
 
     @property
     def takeable(self) -> int:
         """Cached blocks that may be taken for the need of others."""
-        return min(self.cached, max(0, self.blocks - self.soft))
+        return min(self._cached, max(0, self._blocks - self._soft))
 
     def take_peak(self) -> int:
         """Return the highest use since the last call and start again from the current one."""
@@ -93,15 +131,15 @@ class Accounts:
     """All accounts. An account exists while its owner has a policy or holds a block."""
 
     __slots__ = (
-        "_above",
         "_accounts",
         "_by_index",
         "_capacity",
         "_is_scaled",
+        "_lenders",
+        "_num_opened",
         "_spare",
         "_total_asked",
         "_total_soft",
-        "risen",
     )
 
     def __init__(self, capacity: int) -> None:
@@ -113,8 +151,8 @@ class Accounts:
         self._accounts: dict[AccountOwner, Account] = {}
         self._by_index: list[Account | None] = []
         self._spare: list[int] = []  # indices of closed accounts
-        self._above: dict[int, Account] = {}  # by index: those above their guarantee, at the last `settle`
-        self.risen: list[Account] = []  # that may have come above it since
+        self._num_opened = 0
+        self._lenders = Lenders()
 
     def __iter__(self) -> Iterator[Account]:
         return iter(self._accounts.values())
@@ -142,7 +180,6 @@ class Accounts:
         self._total_soft += asked - account.soft
         account.soft = account.asked_soft = asked
         account.hard = hard
-        self.risen.append(account)
         return account
 
     def fit_guarantees(self) -> None:
@@ -156,21 +193,18 @@ class Accounts:
                 account.soft = account.asked_soft * self._capacity // self._total_asked
         self._total_soft = sum(account.soft for account in self)
         self._is_scaled = exceeds
-        self.risen.extend(self)
 
     def settle(self, now: float) -> None:
         """Note who has come above the guarantee, and who is back within it.
 
         Call it after each series of changes, at the time of the changes: then the seconds above it are exact.
         """
-        for account in self.risen:
-            if account.above_since is None and account.blocks > account.soft:
+        for account in self._lenders.take_touched():
+            is_above = account.blocks > account.soft
+            if is_above and account.above_since is None:
                 account.above_since = now
-                self._above[account.index] = account
-        self.risen.clear()
-        for account in [one for one in self._above.values() if one.blocks <= one.soft]:
-            account.come_below(now)
-            del self._above[account.index]
+            elif not is_above and account.above_since is not None:
+                account.come_below(now)
 
     def close(self, owner: AccountOwner) -> None:
         """Drop an account; an owner that still holds blocks cannot be dropped."""
@@ -181,32 +215,40 @@ class Accounts:
             raise InvariantError(f"account of {owner} is closed with {account.blocks} blocks")
         self._total_asked -= account.asked_soft
         self._total_soft -= account.soft
-        self._above.pop(account.index, None)
+        self._lenders.drop(account)
         self._by_index[account.index] = None
         self._spare.append(account.index)
 
     def largest_borrower(self, besides: Account) -> Account | None:
         """Return the account with the largest overage that has cached blocks to give, or None."""
-        lenders = (account for account in self if account is not besides and account.takeable)
-        return max(lenders, key=lambda account: account.overage, default=None)
+        return self._lenders.largest(besides)
 
-    def takeable(self, besides: Account) -> int:
-        """Return the cached blocks of others that may be taken for this account's need."""
-        return sum(account.takeable for account in self if account is not besides and account.cached)
+    def takeable(self, besides: Account | None = None) -> int:
+        """Return the cached blocks of others that may be taken for this account's need, or for a stranger's."""
+        return self._lenders.sums().takeable - (besides.takeable if besides is not None else 0)
 
     def unused_guarantees(self, besides: Account) -> int:
         """Return the blocks that other tenants may still claim within their soft limits."""
-        return sum(max(0, account.soft - account.blocks) for account in self if account is not besides)
+        return self._lenders.sums().unused - max(0, besides.soft - besides.blocks)
+
+    def borrowed(self) -> int:
+        """Return the blocks that sequences use above their guarantees, of all accounts."""
+        return self._lenders.sums().borrowed
 
     def guarantees(self, besides: Account) -> int:
         """Return the sum of the others' soft limits, in blocks."""
         return self._total_soft - besides.soft
 
+    def audit(self) -> None:
+        """Check what is kept of all accounts together."""
+        self._lenders.audit(self)
+
     def _open(self, owner: AccountOwner) -> Account:
+        self._num_opened += 1
         if self._spare:
-            account = Account(owner, self._spare.pop())
+            account = Account(owner, self._spare.pop(), self._num_opened, self._lenders.touched)
             self._by_index[account.index] = account
         else:
-            account = Account(owner, len(self._by_index))
+            account = Account(owner, len(self._by_index), self._num_opened, self._lenders.touched)
             self._by_index.append(account)
         return account

@@ -81,17 +81,15 @@ class PressureGauge:
     def use(self) -> float:
         """Return the share of the pool that nobody can have now."""
         supply = self._memory.supply
-        takeable = sum(account.takeable for account in supply.accounts)
-        return 1.0 - (supply.pool.num_free - supply.reserved + takeable) / supply.pool.num_blocks
+        return 1.0 - (supply.pool.num_free - supply.reserved + supply.accounts.takeable()) / supply.pool.num_blocks
 
     def _measure(self, now: float, elapsed: float) -> Parts:
         memory = self._memory
-        borrowed = sum(account.borrowed for account in memory.accounts)
         self._blocked = {one: since for one, since in self._blocked.items() if one.state is State.WAITING}
         waits = ((now - since) / WAIT_SECONDS[one.rank] for one, since in self._blocked.items())
         return Parts(
             use=_clamp((self.use() - LOW_WATERMARK) / (HIGH_WATERMARK - LOW_WATERMARK)),
-            borrowed=_clamp(borrowed / memory.pool.num_blocks),
+            borrowed=_clamp(memory.accounts.borrowed() / memory.pool.num_blocks),
             wait=_clamp(max(waits, default=0.0)),
             swap=_clamp(self._copy_seconds / elapsed),
         )
