@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from engine.memory.accounts import Account
+from engine.memory.accounts import Account, AccountOwner
 from engine.memory.keys import BlockHasher, KeyChain, SharedHead
 from engine.memory.pool import CACHED, BlockPool
 from engine.memory.prefix import PrefixTree
@@ -23,6 +23,7 @@ class Match(NamedTuple):
     idle: int = 0  # of the blocks of the sequence's own account, those that nobody uses: taking them costs the account
     idle_head: int = 0  # the same of its share group's account
     num_hosted: int = 0  # blocks to load, behind the whole ones; each needs a new block of the device
+    num_streamed: int = 0  # blocks before the whole ones that stay in host memory: see streaming.py
 
 
 NO_MATCH = Match()
@@ -74,6 +75,37 @@ class Lookup:
             idle=len(idle) - idle_head,
             idle_head=idle_head,
             num_hosted=num_hosted,
+        )
+
+    def match_streamed(self, chain: KeyChain, token_ids: Sequence[int], owner: AccountOwner, most: int) -> Match:
+        """Look up a sequence that may stay in host memory in part: what is there, and up to `most` blocks behind it.
+
+        Whichever is longer: what the device has from the first block on, or what host memory has and `owner` may claim.
+        """
+        size, limit, keys = self._tree.block_size, (len(token_ids) - 1) // self._tree.block_size, chain.keys
+        chain.extend(token_ids, limit)
+        start = self._host.num_claimable(keys, owner, limit)
+        blocks = self._tree.find(keys, limit)
+        if len(blocks) >= start:
+            start = 0
+        else:
+            blocks = self._tree.find(keys[start:limit], limit - start)
+            while start > 0 and len(blocks) < most and (block := self._tree.get(keys[start - 1])) is not None:
+                blocks.insert(0, block)
+                start -= 1
+        blocks = blocks[:most]
+        end = start + len(blocks)
+        num_hosted = self._host.find(keys, end, min(limit, start + most)) if end - start < most else 0
+        for index in range(end, end + num_hosted):
+            if self._tree.get(keys[index]) is not None:
+                num_hosted = index - end
+                break
+        return Match(
+            blocks=tuple(blocks),
+            num_tokens=(end + num_hosted) * size,
+            idle=sum(self._pool.state(block) == CACHED for block in blocks),
+            num_hosted=num_hosted,
+            num_streamed=start,
         )
 
     def without_hosted(self, match: Match) -> Match:

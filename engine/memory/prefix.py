@@ -2,7 +2,8 @@
 
 A node is a block id and one cell in each of eight arrays; keys and token ids are kept beside (index.py, tokens.py). Its
 children are the blocks of the same namespace that continue it, in a linked list, newest first; the first blocks of a
-namespace hang from a root. A node's parent is in the tree as long as the node is, and never leaves before it.
+namespace hang from a root. A node's parent is in the tree as long as the node is, and never leaves before it, but for
+one case: a running sequence goes on without it (streaming.py). Then what continues it hangs from a root with its key.
 """
 
 from array import array
@@ -34,6 +35,7 @@ class PrefixTree:
         self._roots: dict[BlockKey, int] = {}  # number of each root that has a child
         self._root_keys: list[BlockKey] = []  # by number
         self._root_first: list[int] = []  # child, by number
+        self._root_depth: list[int] = []  # of these children, by number
         self._spare_roots: list[int] = []
         zeros = bytes(4 * num_blocks)
         self._parent = array("i", zeros)  # a block; of a first block ~number of its root, which is negative
@@ -70,11 +72,12 @@ class PrefixTree:
         return BlockId(best), count
 
     def insert(
-        self, key: BlockKey, block: BlockId, place: Place, *, token_ids: Sequence[int], account: int
+        self, key: BlockKey, block: BlockId, place: Place, *, token_ids: Sequence[int], account: int, depth: int = 0
     ) -> BlockId | None:
         """Add a full block; where another one has its content already, change nothing and return that one.
 
         `start_with` must follow. `account` is kept for the caller: all blocks of a namespace have the same one.
+        `depth` is that of a block below a root: not 0 if the root is the key of a block that is not here.
         """
         if not isinstance(place, bytes) and place not in self._index:
             raise InvariantError(f"block {block} joins the tree below {place}, which is not in it")
@@ -84,8 +87,8 @@ class PrefixTree:
             return known
         heads: MutableSequence[int] = self._first
         if isinstance(place, bytes):
-            at = self._root_number(place)
-            heads, parent, depth = self._root_first, ~at, 0
+            at = self._root_number(place, depth)
+            heads, parent = self._root_first, ~at
         else:
             at = parent = place
             depth = self._depth[place] + 1
@@ -98,22 +101,30 @@ class PrefixTree:
         self._account[block] = account
         return None
 
+    def uproot(self, block: BlockId) -> None:
+        """Hang a block, with all that continues it, from a root with the key of its parent, which may leave then."""
+        parent = self._parent[block]
+        if parent < 0:
+            return
+        self._unlink(block)
+        number = self._root_number(self._index.key(BlockId(parent)), self._depth[block])
+        self._next[block] = sibling = self._root_first[number]
+        if sibling != _NONE:
+            self._previous[sibling] = block
+        self._root_first[number], self._previous[block], self._parent[block] = block, _NONE, ~number
+
+    def uproot_children(self, block: BlockId) -> None:
+        """Uproot all that continues a block."""
+        while self._first[block] != _NONE:
+            self.uproot(BlockId(self._first[block]))
+
     def remove(self, block: BlockId) -> tuple[BlockKey, BlockId | None]:
         """Take a leaf out; return its key and its parent, None for the first block of a namespace."""
         if self._first[block] != _NONE and block in self._index:
             raise InvariantError(f"block {block} leaves the tree before its children")
         key = self._index.remove(block)
-        parent, following, previous = self._parent[block], self._next[block], self._previous[block]
-        if following != _NONE:
-            self._previous[following] = previous
-        if previous != _NONE:
-            self._next[previous] = following
-        elif parent >= 0:
-            self._first[parent] = following
-        else:
-            self._root_first[~parent] = following
-            if following == _NONE:
-                self._drop_root(~parent)
+        parent = self._parent[block]
+        self._unlink(block)
         return key, BlockId(parent) if parent >= 0 else None
 
     def hit(self, blocks: Sequence[BlockId], now: float) -> None:
@@ -158,6 +169,19 @@ class PrefixTree:
         """Iterate over all blocks."""
         return self._index.blocks()
 
+    def children(self, block: BlockId) -> list[BlockId]:
+        """Return the blocks that continue this one."""
+        found: list[BlockId] = []
+        child = self._first[block]
+        while child != _NONE:
+            found.append(BlockId(child))
+            child = self._next[child]
+        return found
+
+    def key(self, block: BlockId) -> BlockKey:
+        """Return the key of what a block holds."""
+        return self._index.key(block)
+
     def parent(self, block: BlockId) -> BlockId | None:
         """Return the block that this one continues in its namespace, or None."""
         parent = self._parent[block]
@@ -176,7 +200,7 @@ class PrefixTree:
         if numbered != self._roots:
             raise InvariantError("a root of the tree is lost or there twice")
         seen: set[int] = set()
-        lists = [(~number, 0, self._root_first[number]) for number in self._roots.values()]
+        lists = [(~number, self._root_depth[number], self._root_first[number]) for number in self._roots.values()]
         while lists:
             parent, depth, child = lists.pop()
             previous = _NONE
@@ -198,17 +222,32 @@ class PrefixTree:
             return _NONE if number is None else self._root_first[number]
         return self._first[place]
 
-    def _root_number(self, root: BlockKey) -> int:
-        """Return a root's number; a new root gets one that is not in use."""
+    def _unlink(self, block: BlockId) -> None:
+        """Take a block out of its parent's list."""
+        parent, following, previous = self._parent[block], self._next[block], self._previous[block]
+        if following != _NONE:
+            self._previous[following] = previous
+        if previous != _NONE:
+            self._next[previous] = following
+        elif parent >= 0:
+            self._first[parent] = following
+        else:
+            self._root_first[~parent] = following
+            if following == _NONE:
+                self._drop_root(~parent)
+
+    def _root_number(self, root: BlockKey, depth: int) -> int:
+        """Return a root's number; a new root, of children at this depth, gets one that is not in use."""
         number = self._roots.get(root)
         if number is None:
             if self._spare_roots:
                 number = self._spare_roots.pop()
-                self._root_keys[number] = root
+                self._root_keys[number], self._root_depth[number] = root, depth
             else:
                 number = len(self._root_keys)
                 self._root_keys.append(root)
                 self._root_first.append(_NONE)
+                self._root_depth.append(depth)
             self._roots[root] = number
         return number
 

@@ -4,14 +4,17 @@ from collections.abc import Iterable
 
 from engine.memory.accounts import Account
 from engine.memory.keys import KeyChain
-from engine.request import BlockId, SequenceId
+from engine.request import BlockId, SequenceId, SlabId
+
+NOWHERE = BlockId(-1)  # in place of a block that the device does not have
 
 
 class BlockTable:
     """The blocks of one sequence. Only `KVMemory` changes it; others read.
 
     Token `t` of the sequence lives in slot `t % block_size` of `blocks[t // block_size]`. Sealed blocks may be in other
-    tables too; an open one only between a fork and the first write to it.
+    tables too; an open one only between a fork and the first write to it. The leading blocks of a sequence that is
+    streamed (streaming.py) are in slabs, and NOWHERE on the device.
     """
 
     __slots__ = (
@@ -21,6 +24,7 @@ class BlockTable:
         "capacity",
         "chain",
         "head_account",
+        "hosted",
         "meter",
         "num_head",
         "num_metered",
@@ -39,6 +43,7 @@ class BlockTable:
         self.num_head = 0  # leading blocks that count against a share group
         self.head_account = account  # whose those are
         self.blocks: list[BlockId] = []
+        self.hosted: tuple[SlabId, ...] = ()  # where the leading ones are that the device does not have
         self.capacity = 0  # token slots in `blocks`
         self.num_sealed = 0  # leading blocks that are full
         self.reserved = 0  # blocks promised to this sequence and not yet taken
@@ -46,6 +51,16 @@ class BlockTable:
         self.since = now
         self.num_metered = 0  # of `blocks`, all but those that another output of the request is charged with
         self.meter: SharedMeter | None = None  # with the request's other outputs
+
+    @property
+    def num_hosted(self) -> int:
+        """Leading blocks that are in host memory alone."""
+        return len(self.hosted)
+
+    @property
+    def num_resident(self) -> int:
+        """Blocks on the device."""
+        return len(self.blocks) - len(self.hosted)
 
     def account_at(self, index: int) -> Account:
         """Return the account that block `index` counts against."""

@@ -48,7 +48,7 @@ class Verdict(Enum):
 
     STARTED = "started"
     BLOCKED = "blocked"  # its tenant waits, for its own limit or for free blocks; others go on
-    PARKED = "parked"  # it cannot fit as limits are; its tenant's next one may
+    PARKED = "parked"  # it cannot fit as limits are, or it fetches from the disk; its tenant's next one may
 
 
 class Givers(Enum):
@@ -108,8 +108,12 @@ class Admission:
         offer = self._offers.make(sequence, account)
         if self._roster.prefills.must_wait(sequence, offer.match, self._plan_number, now):
             return Verdict.BLOCKED
-        if offer.used + account.reserved + self._ahead(sequence, tenant.running) > account.hard:
+        if offer.parent is None and self._roster.fetching.begin(sequence, offer.match, now):
+            return Verdict.PARKED
+        below = self._below_ceilings(sequence, offer, now)
+        if below is None:
             return Verdict.BLOCKED
+        offer = below
         num_preempted = self._roster.num_preemptions
         if not self._find_rows(sequence, offer, now):
             return Verdict.BLOCKED
@@ -123,6 +127,18 @@ class Admission:
             offer = self._offers.make(sequence, account)
         self._start(sequence, offer, now)
         return Verdict.STARTED
+
+    def _below_ceilings(self, sequence: SequenceState, offer: Offer, now: float) -> Offer | None:
+        """Return what a sequence starts with below its tenant's ceilings, after others have given pieces; or None."""
+        streaming, account, tenant = self._roster.streaming, offer.account, sequence.tenant
+        if offer.is_streamed and not streaming.has_room(sequence, account, self._expected(sequence)):
+            return None
+        over = offer.used + account.reserved + self._ahead(sequence, tenant.running) - account.hard
+        if over <= 0:
+            return offer
+        if not streaming.squeeze_for(account, tenant, over, now):
+            return None
+        return self._offers.make(sequence, account)  # what was in use may be idle now
 
     def _resize(self, sequence: SequenceState) -> Refusal | None:
         """Return why a sequence can never run under its tenant's policy as it is now, or None."""
@@ -145,9 +161,11 @@ class Admission:
             return Refusal(RefusalCode.QUEUE_FULL, message)
         searched = sequence.beams is not None
         needed = most_blocks(sequence, self._memory) if searched else self._memory.blocks_for(len(sequence.tokens))
-        if needed > account.hard:
+        if needed > account.hard and not self._roster.streaming.can_hold(sequence, account):
+            host = f" and what it may have in host memory (host_bytes) is {policy.host_bytes} bytes"
+            host = host if self._limits.num_slabs and not searched else ""
             message = (
-                f"The tenant's hard limit (kv_hard_bytes) was lowered to {policy.kv_hard_bytes} bytes, and the"
+                f"The tenant's hard limit (kv_hard_bytes) was lowered to {policy.kv_hard_bytes} bytes{host}, and the"
                 f" {'beam search' if searched else 'next token'} needs {needed * self._limits.block_bytes} bytes of KV"
                 " memory."
             )
@@ -162,8 +180,15 @@ class Admission:
             return 0
         own = 0
         if not is_protected(sequence):
-            own = expected_blocks(sequence, block_size) - self._memory.blocks_for(len(sequence.tokens))
+            own = self._expected(sequence) - self._memory.blocks_for(len(sequence.tokens))
+            if self._roster.streaming.may_stream(sequence):  # beyond what it can have here it grows in host memory
+                account = sequence.tenant.account
+                assert account is not None, "a tenant without policy has nothing in line"
+                own = min(own, self._roster.streaming.reach(account) - self._memory.blocks_for(len(sequence.tokens)))
         return growth_ahead(others, block_size) + max(0, own)
+
+    def _expected(self, sequence: SequenceState) -> int:
+        return expected_blocks(sequence, self._limits.block_size)
 
     def _rows_short(self, count: int) -> int:
         """Return how many rows are missing for `count` more sequences; those of beams to come are taken."""
@@ -223,7 +248,7 @@ class Admission:
             return needed if self._offers.is_misfit(offer) else needed + accounts.unused_guarantees(offer.account)
         if self._pool_growth is None:
             self._pool_growth = growth_ahead(self._roster.running, self._limits.block_size)
-        own = expected_blocks(sequence, self._limits.block_size) - needed
+        own = 0 if offer.is_streamed else self._expected(sequence) - needed
         reachable = self._limits.num_blocks - accounts.guarantees(offer.account)  # with guarantees in full use
         return max(needed, min(needed + self._pool_growth + max(0, own), reachable))
 
@@ -276,32 +301,42 @@ class Admission:
             sequence.computed = sequence.num_prompt - 1
         else:
             table = memory.open(sequence.id, sequence.tenant.name, now, chain=sequence.chain, match=offer.match)
-        shortage = memory.grow(table, len(sequence.tokens), now, last_resort=last_resort)
+        shortage = memory.grow(table, offer.num_tokens or len(sequence.tokens), now, last_resort=last_resort)
         if is_protected(sequence):
             shortage = shortage or memory.reserve(table, offer.whole, last_resort=last_resort)
         if parent is not None:
             shortage = shortage or memory.write_at(table, sequence.computed, now)
         assert shortage is None, "the blocks were found before the start"
         if parent is None:
-            lost = offer.match.num_hosted - memory.load(table, offer.match, sequence.tokens, now)
+            num_from_disk = memory.host.num_from_disk
+            num_loaded = memory.load(table, offer.match, sequence.tokens, now)
+            lost = offer.match.num_hosted - num_loaded
             sequence.computed = offer.match.num_tokens - lost * self._limits.block_size
+            if not sequence.admitted:
+                memory.tiers.found(sequence.computed, num_loaded, memory.host.num_from_disk - num_from_disk)
         memory.copy_part(table, offer.match)
         if not sequence.admitted:
             sequence.cached_tokens = sequence.computed
             self.asked_tokens += sequence.num_prompt
             self.found_tokens += sequence.computed
         self._roster.start(sequence, table, now)
+        if offer.is_streamed:
+            self._roster.streaming.started(sequence)
+        else:
+            self._roster.streaming.gone(sequence)
         self._roster.prefills.begin(sequence)
         if self._pool_growth is not None:
             self._pool_growth += growth(sequence, self._limits.block_size)
 
 
 def evict(roster: Roster, sequence: SequenceState, plan_number: int, now: float, *, by: Tenant) -> None:
-    """Preempt a sequence for want of memory that tenant `by` needs.
+    """Preempt a sequence for memory that tenant `by` needs, if none of its tenant's that streams has any to give.
 
     A beam search, which starts again each time, ends after a few with the best that it has found: it is in the way of
     others' guarantees, and might never come to its end.
     """
+    if by is not sequence.tenant and roster.streaming.squeeze(sequence.tenant, now):
+        return
     leader = sequence if sequence.beams is None else sequence.beams.leader
     leader.evictions += 1
     roster.preempt(sequence, plan_number, now, by=by.name)

@@ -37,6 +37,7 @@ class Flight(NamedTuple):
             context_tokens=sum(part.start for part in parts[:num_decodes]) + num_decodes,
             prefill_tokens=sum(len(part.token_ids) for part in chunks),
             prefill_pairs=sum(chunk_pairs(part.start, len(part.token_ids)) for part in chunks),
+            hosted_blocks=sum(len(part.hosted) for part in parts),
         )
 
 

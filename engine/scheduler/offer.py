@@ -9,6 +9,9 @@ from engine.scheduler.pressure import is_protected
 from engine.scheduler.roster import Roster
 from engine.scheduler.sequence import SequenceState
 from engine.scheduler.sharing import SharedPrefixes
+from engine.scheduler.sizing import window_blocks
+
+_STREAMED = -2  # in place of the registered prefixes' stamp: the chain of a streamed sequence has none of them
 
 
 @dataclass(slots=True)
@@ -21,11 +24,17 @@ class Offer:
     parent: SequenceState | None = None  # it forks from this one
     num_shared: int = 0  # of `whole`, those that it shares
     num_own: int = 0  # of `whole`, those to find on its own account
+    num_tokens: int = 0  # that the table has room for from the start; 0: for all
 
     @property
     def num_new(self) -> int:
         """Blocks to find, its share group's too."""
         return self.whole - self.num_shared
+
+    @property
+    def is_streamed(self) -> bool:
+        """Whether it starts with a window of its blocks, and the others in host memory."""
+        return self.num_tokens > 0
 
     @property
     def used(self) -> int:
@@ -49,6 +58,10 @@ class Offers:
 
     def make(self, sequence: SequenceState, account: Account) -> Offer:
         """Look up what a sequence can share."""
+        if self._roster.streaming.is_large(sequence, account):
+            offer = self._streamed(sequence, account)
+            if offer is not None:
+                return offer
         needed = self._memory.blocks_for(len(sequence.tokens))
         whole = needed
         if is_protected(sequence):
@@ -71,6 +84,27 @@ class Offers:
             if short or is_one_too_many:
                 offer.match = self._memory.lookup.without_part(match, sequence.chain)
         return offer
+
+    def _streamed(self, sequence: SequenceState, account: Account) -> Offer | None:
+        """Look up what a sequence that is to be streamed can share; None without keys: it cannot be.
+
+        It starts with a window: what it finds of its end, and room for a chunk. It never has a share group's blocks.
+        """
+        memory, size = self._memory, self._memory.shape.block_size
+        stamp = (sequence.tenant.policy_stamp, _STREAMED)
+        if sequence.chain_stamp != stamp:
+            sequence.chain = memory.lookup.chain(account, sequence.request.namespace)
+            sequence.chain_stamp = stamp
+        if sequence.chain is None:
+            return None
+        window = window_blocks(size)
+        most = min(account.hard - account.used - account.reserved, memory.available(account)) - window
+        match = memory.lookup.match_streamed(sequence.chain, sequence.tokens, account.owner, max(0, most))
+        num_found = len(match.blocks) + match.num_hosted
+        end = min(len(sequence.tokens), match.num_tokens + (window - 1) * size)
+        whole = memory.blocks_for(end) - match.num_streamed
+        assert whole >= num_found, "the last token is never matched"
+        return Offer(account, whole, match, None, len(match.blocks), whole - len(match.blocks), end)
 
     def _match(self, sequence: SequenceState, account: Account) -> Match:
         """Look the sequence up under its share group's namespace, or under its own where the group has no room now."""

@@ -6,6 +6,7 @@ from engine.scheduler.admission import Admission, Verdict
 from engine.scheduler.fairness import eagerness, effective_rank, first_waiting, place
 from engine.scheduler.pressure_score import PressureGauge
 from engine.scheduler.sequence import SequenceState
+from engine.scheduler.streaming import Streaming
 from engine.scheduler.tenant import Tenant
 
 Prefills = dict[Tenant, list[SequenceState]]
@@ -14,9 +15,10 @@ Prefills = dict[Tenant, list[SequenceState]]
 class Portions:
     """Gives out chunks, and starts what waits. Remembers nothing from one plan to the next."""
 
-    def __init__(self, admission: Admission, pressure: PressureGauge) -> None:
+    def __init__(self, admission: Admission, pressure: PressureGauge, streaming: Streaming) -> None:
         self._admission = admission
         self._pressure = pressure
+        self._streaming = streaming
 
     def share(self, budget: int, prefills: Prefills, now: float) -> dict[SequenceState, int]:
         """Share the budget out in prefill chunks: best class first, then by what its tenant has had (fairness.py)."""
@@ -43,8 +45,11 @@ class Portions:
                 prefills[tenant].remove(sequence)
             elif self._admission.try_start(sequence, now) is Verdict.BLOCKED:
                 blocked.add(tenant)
-            if sequence.table is not None:
-                chunks[sequence] = size = min(budget, sequence.remaining)
+            size = 0 if sequence.table is None else min(budget, sequence.remaining)
+            if size and sequence.streams:
+                size = self._streaming.fit(sequence, size, now)
+            if size:
+                chunks[sequence] = size
                 budget -= size
                 _charge(sequence, size, now)
             push(tenant)

@@ -79,7 +79,7 @@ def freed_until_soft(tenant: Tenant, pool: BlockPool, *, protected: bool) -> int
         if freed >= borrowed and not table.reserved:
             continue
         promised += table.reserved
-        for block in table.blocks[table.num_head :]:
+        for block in table.blocks[table.num_head + table.num_hosted :]:  # one of them is 0
             holders[block] = count = holders.get(block, 0) + 1
             freed += count == pool.users(block)
     return promised + min(freed, borrowed)
@@ -114,8 +114,11 @@ def expected_blocks(sequence: SequenceState, block_size: int) -> int:
 
 
 def growth(sequence: SequenceState, block_size: int) -> int:
-    """Return the blocks that one running sequence is expected to take; none beyond its reserve if it has one."""
+    """Return the blocks that one running sequence is expected to take; none beyond its reserve if it has one.
+
+    A streamed one gives a block of its own for each that it takes.
+    """
     table = sequence.table
-    if table is None or table.reserved:
+    if table is None or table.reserved or sequence.streams:
         return 0
     return max(0, expected_blocks(sequence, block_size) - len(table.blocks))

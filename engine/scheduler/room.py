@@ -1,4 +1,4 @@
-"""A decode's next block: taken where it is to be had, else somebody is preempted for it."""
+"""A decode's next block: taken where it is to be had, else somebody is preempted for it, or gives up a piece."""
 
 from engine.memory.accounts import Account
 from engine.memory.supply import Shortage
@@ -19,10 +19,24 @@ def make_room(roster: Roster, sequence: SequenceState, plan_number: int, now: fl
             return True
         if _is_lowered(sequence.tenant.account, shortage):
             return False
+        streaming = roster.streaming
+        if not _is_guaranteed(sequence.tenant.account, shortage) and streaming.give(sequence, now):
+            continue
         victim = _victim(roster, sequence, shortage)
-        evict(roster, victim, plan_number, now, by=sequence.tenant)
-        if victim is sequence:
+        if victim.tenant is sequence.tenant and (
+            streaming.give(sequence, now) or streaming.squeeze(victim.tenant, now)
+        ):
+            continue
+        if victim is sequence and streaming.waits(sequence):
             return False
+        evict(roster, victim, plan_number, now, by=sequence.tenant)
+        if sequence.table is None:
+            return False
+
+
+def _is_guaranteed(account: Account | None, shortage: Shortage) -> bool:
+    """Say whether others have to give way for a tenant's next block."""
+    return shortage is Shortage.POOL and account is not None and account.blocks < account.soft
 
 
 def _is_lowered(account: Account | None, shortage: Shortage) -> bool:

@@ -4,6 +4,7 @@
                │  ▲        │
                ▼  └────────┘ preempted, keeps tokens and place
              PARKED ──▶ WAITING on a change of policy
+             FETCHING ──▶ WAITING at its place, when the disk has answered
 
 The roster moves; it decides nothing.
 """
@@ -15,13 +16,16 @@ from engine.request import FinishReason, GenerationRequest, SequenceId, TenantId
 from engine.scheduler.audit import audit
 from engine.scheduler.beam_group import BeamGroup
 from engine.scheduler.fairness import lift
+from engine.scheduler.fetching import Fetching
 from engine.scheduler.interference import Interference
 from engine.scheduler.joining import Prefills
 from engine.scheduler.outputs import Refusal, RequestOutput
+from engine.scheduler.parking import Parking
 from engine.scheduler.pressure_score import PressureGauge
 from engine.scheduler.searching import gather, report_end
 from engine.scheduler.sequence import SequenceGroup, SequenceState, State
 from engine.scheduler.step_time import StepTimeModel
+from engine.scheduler.streaming import Streaming
 from engine.scheduler.swap_cost import Swapping
 from engine.scheduler.tenant import Tenant
 from engine.scheduler.timers import Timers
@@ -56,6 +60,9 @@ class Roster:
         self.interference = Interference(self._is_here)
         self.pressure = PressureGauge(memory)
         self.swapping = Swapping(memory, step_time, self.interference)
+        self.fetching = Fetching(self)
+        self.parking = Parking(self, memory.tiers)
+        self.streaming = Streaming(self)
         self.watcher: RequestWatcher | None = None  # who is told of each request's turns
         self._events: list[RequestOutput] = []
         self._next_number = 0
@@ -81,6 +88,7 @@ class Roster:
         if request.beams is not None:
             state.beams = BeamGroup(state, self.memory.shape.block_size)
         self.sequences[sequence] = state
+        self.parking.entered(state)
         if self.watcher is not None:
             self.watcher.submitted(state)
         self._hold(state)
@@ -112,6 +120,12 @@ class Roster:
         sequence.tenant.num_ahead += sequence.num_asked - 1
         self._limit(sequence, until)
 
+    def fetch(self, sequence: SequenceState) -> None:
+        """Take a request out of its line while its beginning is on its way from the disk."""
+        self._leave(sequence)
+        sequence.state = State.FETCHING
+        sequence.tenant.num_ahead += sequence.num_asked - 1
+
     def start(self, sequence: SequenceState, table: BlockTable, now: float) -> None:
         """Let a waiting request run on a new block table. Its other outputs get in line when it first does."""
         self._leave(sequence)
@@ -127,6 +141,7 @@ class Roster:
             if sequence.request.n > 1 and sequence.beams is None:
                 self._fan_out(sequence)
         self.swapping.gone(sequence)
+        self.fetching.gone(sequence)
         if sequence.group is not None and table.meter is None:
             sequence.group.meter.admit(table, now)
         if sequence.beams is not None:
@@ -267,6 +282,7 @@ class Roster:
         one.policy_stamp, one.stop_ids = leader.policy_stamp, leader.stop_ids
         one.admitted = one.announced = True  # with the first
         self.sequences[one.id] = one
+        self.parking.entered(one)
         one.tenant.num_live += 1
         return one
 
@@ -308,6 +324,8 @@ class Roster:
         elif sequence.state is State.HELD:
             del self.held[sequence.id]
             tenant.num_held -= sequence.num_asked
+        elif sequence.state is State.FETCHING:
+            self.fetching.left(sequence)
         elif sequence.state is State.PARKED:
             del tenant.parked[sequence.number]
             sequence.refusal = None
@@ -319,6 +337,7 @@ class Roster:
         self.prefills.end(sequence)
         sequence.kv_block_seconds = sequence.held(now)
         sequence.table = None
+        self.streaming.stopped(sequence)
         sequence.computed = 0
         if sequence.generated:
             sequence.charged = len(sequence.tokens)  # prompt and output are paid for
@@ -328,6 +347,7 @@ class Roster:
             self.searches.pop(sequence.id, None)  # an id of the leader alone
 
     def _end(self, sequence: SequenceState, now: float) -> None:
+        self.parking.left(sequence)
         if sequence.state is State.RUNNING:
             self._stop(sequence, now)
         else:
@@ -338,6 +358,8 @@ class Roster:
         del self.sequences[sequence.id]
         self.interference.ended(sequence.id)
         self.swapping.gone(sequence)
+        self.fetching.gone(sequence)
+        self.streaming.gone(sequence)
         if sequence.group is not None:
             sequence.group.members.remove(sequence)
             if not sequence.group.members:

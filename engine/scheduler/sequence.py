@@ -15,6 +15,7 @@ class State(Enum):
 
     HELD = "held"  # its tenant's policy has not come yet
     WAITING = "waiting"  # in its tenant's line, new or preempted
+    FETCHING = "fetching"  # its beginning is on its way from the disk: in no line meanwhile (fetching.py)
     PARKED = "parked"  # cannot fit under the limits as they are; a change of policy wakes it
     RUNNING = "running"
     ENDED = "ended"
@@ -70,10 +71,12 @@ class SequenceState:
         "sampling",
         "state",
         "stop_ids",
+        "streams",
         "table",
         "tenant",
         "timer",
         "tokens",
+        "turn",
         "waiting_since",
     )
 
@@ -99,6 +102,8 @@ class SequenceState:
         self.sampling = request.sampling
         self.random_key = 0
         self.table: BlockTable | None = None
+        self.streams = False  # it runs, and its oldest blocks go to host memory (streaming.py)
+        self.turn = 0  # number of the plan that read its blocks in host memory last (streaming_turns.py)
         self.computed = 0  # tokens whose KV is in the table once all planned steps are done
         self.charged = 0  # tokens whose computation the tenant has paid for; recomputation is free
         self.admitted = False  # has run at least once

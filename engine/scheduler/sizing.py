@@ -11,6 +11,7 @@ MAX_OUTPUTS = 128  # of one request
 MAX_BEAMS = 64  # candidates of a step grow with their square
 MAX_LOGPROBS = 128  # most likely tokens to report at each position
 OPEN_SEARCH_TOKENS = 1024  # of each beam of a search without max_tokens: all of it is reserved from the start
+LEAST_WINDOW_TOKENS = 32  # of a streamed sequence, on the device: what is computed in a step at least
 MAX_LENGTH_PENALTY = 10.0  # either way: an exponent beyond it says nothing, and overflows
 
 
@@ -23,6 +24,7 @@ class Limits:
     num_blocks: int
     block_size: int  # tokens
     block_bytes: int
+    num_slabs: int = 0  # blocks of host memory that sequences may be streamed from; 0: none are
 
     def hard_blocks(self, policy: TenantPolicy) -> int:
         """Return the tenant's ceiling in whole blocks of this pool."""
@@ -32,6 +34,12 @@ class Limits:
         """Return the tenant's ceiling, were all of the fleet's to be granted to this pool."""
         return min(max(policy.kv_hard_bytes, policy.fleet_hard_bytes) // self.block_bytes, self.num_blocks)
 
+    def streamed_blocks(self, policy: TenantPolicy) -> int:
+        """Return the blocks that one sequence of the tenant may have in host memory alone, beside its ceiling."""
+        if self.most_blocks(policy) < window_blocks(self.block_size):
+            return 0
+        return min(policy.host_bytes // self.block_bytes, self.num_slabs)
+
     def soft_blocks(self, policy: TenantPolicy) -> int:
         """Return the tenant's guarantee in whole blocks of this pool."""
         return min(policy.kv_soft_bytes // self.block_bytes, self.num_blocks)
@@ -39,6 +47,16 @@ class Limits:
     def blocks_for(self, num_tokens: int) -> int:
         """Return the blocks that hold `num_tokens` tokens."""
         return -(-num_tokens // self.block_size)
+
+
+def window_blocks(block_size: int) -> int:
+    """Return the blocks that a streamed sequence has on the device at least: for a chunk, behind an unfinished one."""
+    return -(-LEAST_WINDOW_TOKENS // block_size) + 1
+
+
+def may_stream(request: GenerationRequest) -> bool:
+    """Say whether a request's blocks may be in host memory while it runs: they need keys, and no second output."""
+    return request.n == 1 and request.beams is None and bool(request.namespace)
 
 
 def beam_width(request: GenerationRequest) -> int:
@@ -96,7 +114,8 @@ def size(request: GenerationRequest, policy: TenantPolicy, limits: Limits) -> in
 
     An explicit `max_tokens` is cut to the policy's `max_output_tokens` and must fit context and hard limit with the
     prompt; without one, the request gets all that context, policy and hard limit leave, a search at most so much. The
-    hard limit is the fleet's: a request waits for this worker's grant of it, which follows demand.
+    hard limit is the fleet's: a request waits for this worker's grant of it, which follows demand. What exceeds it must
+    fit the tenant's ceiling in host memory, where the request may be streamed from there.
     """
     num_prompt, asked = len(request.prompt), request.sampling.max_tokens
     context = min(limits.max_context, policy.max_context_tokens)
@@ -104,7 +123,9 @@ def size(request: GenerationRequest, policy: TenantPolicy, limits: Limits) -> in
         return _context_too_long(num_prompt, asked, context)
     if policy.max_output_tokens < 1:
         return Refusal(RefusalCode.CONTEXT_TOO_LONG, "The tenant's policy allows 0 output tokens.", "max_tokens")
-    width, hard = beam_width(request), limits.most_blocks(policy)
+    width, most = beam_width(request), limits.most_blocks(policy)
+    if may_stream(request):
+        most += limits.streamed_blocks(policy)
     places = max(policy.max_running, policy.fleet_max_running)
     if 1 <= places < width:  # beams run together or not at all
         message = (
@@ -115,10 +136,10 @@ def size(request: GenerationRequest, policy: TenantPolicy, limits: Limits) -> in
     open_end = context - num_prompt if request.beams is None else min(context - num_prompt, OPEN_SEARCH_TOKENS)
     wanted = min(asked or open_end, policy.max_output_tokens)
     needed = most_blocks(num_prompt, wanted if asked else 1, width, limits.block_size)
-    if needed > hard:
+    if needed > most:
         return _kv_limit(request, policy, limits, needed)
     shared = num_prompt // limits.block_size
-    return min(wanted, (shared + (hard - shared) // width) * limits.block_size - num_prompt)
+    return min(wanted, (shared + (most - shared) // width) * limits.block_size - num_prompt)
 
 
 def _context_too_long(num_prompt: int, asked: int, context: int) -> Refusal:
@@ -138,6 +159,9 @@ def _kv_limit(request: GenerationRequest, policy: TenantPolicy, limits: Limits, 
         limit = f"the tenant's hard limit (kv_hard_bytes) is {hard_bytes} bytes"
     else:
         limit = f"the worker's KV memory is {pool_bytes} bytes in all"
+    hosted = limits.streamed_blocks(policy) * limits.block_bytes if may_stream(request) else 0
+    if hosted:
+        limit += f", and beyond that {hosted} bytes of host memory (host_bytes) can be used"
     output = f"{min(asked, policy.max_output_tokens)} output tokens" if asked else "at least 1 output token"
     ways = ["shorten the prompt", *(["lower max_tokens"] if asked else [])]
     field = "max_tokens" if asked else "prompt"
@@ -147,6 +171,16 @@ def _kv_limit(request: GenerationRequest, policy: TenantPolicy, limits: Limits, 
         field = "beam_width"
     message = (
         f"The request needs {needed * limits.block_bytes} bytes of KV memory ({num_prompt} prompt tokens and {output},"
-        f" {needed} blocks), but {limit}. {', '.join(ways).capitalize()} or ask for a higher limit."
+        f" {needed} blocks), but {limit}. {', '.join(ways).capitalize()} or ask for a higher limit"
+        f"{_host_way(request, limits, hosted)}."
     )
     return Refusal(RefusalCode.KV_LIMIT, message, field)
+
+
+def _host_way(request: GenerationRequest, limits: Limits, hosted: int) -> str:
+    """Return what host memory could do for a request that is too large for the device."""
+    if not limits.num_slabs or hosted:
+        return ""
+    if not may_stream(request):
+        return "; only requests with one output can be larger, and go on in host memory"
+    return ", on the device or in host memory (host_bytes)"
