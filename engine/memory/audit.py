@@ -5,7 +5,8 @@ from typing import TYPE_CHECKING
 
 from engine.errors import InvariantError
 from engine.memory.accounts import Account
-from engine.memory.pool import CACHED, OPEN, SEALED
+from engine.memory.pool import CACHED, LEAVING, OPEN, SEALED
+from engine.memory.streaming import audit_streamed
 from engine.memory.table import BlockTable
 from engine.request import BlockId
 
@@ -25,7 +26,14 @@ def audit(memory: "KVMemory") -> None:
     for copy, account in memory.copies:
         users[copy.source] += 1
         _own(owner, copy.source, account.index)
+    for block, account in memory.mover.arriving():
+        users[block] += 1
+        _own(owner, block, account.index)
+    if memory.supply.copied != {block for block, _ in memory.mover.leaving()}:
+        raise InvariantError("a block is kept for a copy that nobody makes")
     for block in map(BlockId, range(memory.pool.num_blocks)):
+        if memory.pool.state(block) == LEAVING and block not in memory.supply.copied:
+            raise InvariantError(f"block {block} was given up, and is never free")
         if memory.pool.users(block) != users[block]:
             raise InvariantError(f"block {block} counts {memory.pool.users(block)} users, has {users[block]}")
     cached = _tree(memory, owner)
@@ -40,9 +48,11 @@ def audit(memory: "KVMemory") -> None:
 
 
 def _table(memory: "KVMemory", table: BlockTable, users: Counter[BlockId], owner: dict[BlockId, int]) -> None:
-    if len(set(table.blocks)) != len(table.blocks):
+    audit_streamed(memory, table)
+    resident = table.blocks[table.num_hosted :]
+    if len(set(resident)) != len(resident):
         raise InvariantError(f"sequence {table.sequence} holds a block twice")
-    for index, block in enumerate(table.blocks):
+    for index, block in enumerate(resident, table.num_hosted):
         state, known = memory.pool.state(block), block in memory.tree
         if index < table.num_sealed:
             wrong = state != SEALED or known != (table.chain is not None)
@@ -64,8 +74,10 @@ def _key(memory: "KVMemory", table: BlockTable, index: int) -> None:
     """Check that the tree finds a sealed block under its key, in its place."""
     assert table.chain is not None, "checked by the caller"
     block = table.blocks[index]
-    parent = None if table.chain.root(index) is not None else table.blocks[index - 1]
-    if memory.tree.get(table.chain.keys[index]) != block or memory.tree.parent(block) != parent:
+    places: list[BlockId | None] = [None]  # also where a sequence that is streamed has lost what it continues
+    if table.chain.root(index) is None and index > table.num_hosted:
+        places.append(table.blocks[index - 1])
+    if memory.tree.get(table.chain.keys[index]) != block or memory.tree.parent(block) not in places:
         raise InvariantError(f"block {block} of sequence {table.sequence} is not where its key says")
 
 

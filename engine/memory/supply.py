@@ -19,6 +19,7 @@ from engine.memory.prefix import PrefixTree
 from engine.memory.reclaim import Reclaim
 from engine.memory.table import BlockTable
 from engine.memory.tiers.host import HostTier
+from engine.memory.tiers.hosted import Content
 from engine.request import BlockId
 from engine.step import CacheShape
 
@@ -44,17 +45,22 @@ class Supply:
         num_blocks = shape.num_blocks
         self.pool = BlockPool(num_blocks)
         self.tree = PrefixTree(num_blocks, shape.block_size)
-        self.host = HostTier(shape.num_slabs)
+        self.host = HostTier(shape.num_slabs, shape.block_size)
         self.accounts = Accounts(num_blocks)
         self.reclaim = Reclaim(self.pool, self.tree, make_order)
         self.reserved = 0  # blocks promised to sequences, all accounts; as many are free
         self.num_evicted = 0  # cached blocks that were given up
         self._taken: Counter[Taking] = Counter()
         self.touched: list[BlockId] = []  # allocated or freed, for the runner to poison
+        self.copied: set[BlockId] = set()  # read by copies beside the steps: free when they are done, and no sooner
+        self.seen = bytearray(num_blocks)  # 1: what the block holds is in host memory, or was refused there
+        self.unasked: set[BlockId] = set()  # brought in for a request that has not come yet
 
     def available(self, account: Account, *, last_resort: bool = False) -> int:
         """Return the blocks to be had for an account; promised ones are not among them."""
         free = self.pool.num_free - self.reserved
+        if self.copied:  # given up, they are free only when they have been copied
+            free -= len(self.copied) - self.pool.num_leaving
         if last_resort:
             return free + self.pool.num_cached
         return free + account.cached + self.accounts.takeable(account)
@@ -132,16 +138,50 @@ class Supply:
         if block is None:
             raise InvariantError(f"{account.owner} counts {account.cached} cached blocks, and none can be given up")
         hits = self.tree.hits(block)
+        content = None
+        if self.host.keeps(account.owner):
+            self.seen[block] = 0
+            if self.host.get(self.tree.key(block)) is None:
+                content = self.content(block)
+            self.unasked.discard(block)
         key, parent = self.tree.remove(block)
         candidates.order.evicted(key, hits)
         account.cached -= 1
         account.blocks -= 1
         self.num_evicted += 1
-        self.host.evicted(key, block, by=(by or account).owner, of=account.owner)
-        self.pool.free_cached(block)
-        self.touched.append(block)
+        self.host.evicted(key, block, content, by=(by or account).owner, of=account.owner)
+        self._give_up(block)
         if parent is not None:
             candidates.offer(parent, account.cached)
+
+    def erase(self, block: BlockId) -> None:
+        """Give up a cached block, and all that continues it, which nobody uses either. None of it is stored."""
+        doomed, waiting = [block], [block]
+        while waiting:
+            children = self.tree.children(waiting.pop())
+            doomed += children
+            waiting += children
+        for one in reversed(doomed):
+            self._erase(one)
+
+    def _erase(self, block: BlockId) -> None:
+        account = self.accounts.at(self.tree.account(block))
+        candidates, hits = self.reclaim.of(account.index), self.tree.hits(block)
+        key, parent = self.tree.remove(block)
+        candidates.order.evicted(key, hits)
+        account.cached -= 1
+        account.blocks -= 1
+        self.seen[block] = 0
+        self.unasked.discard(block)
+        self.host.unload(block)
+        self._give_up(block)
+        if parent is not None:
+            candidates.offer(parent, account.cached)
+
+    def content(self, block: BlockId) -> Content:
+        """Return what is known of a block of the tree beside its key."""
+        _, before, token_ids = self.tree.content(block)
+        return Content(before, token_ids, self.tree.node(block, 0))
 
     def note_taken(self, by: Account, of: Account) -> None:
         """Note that an account is about to give up a cached block for another's need."""
@@ -176,6 +216,33 @@ class Supply:
         """Free blocks whose account has been relieved of them."""
         self.pool.free(blocks)
         self.touched += blocks
+
+    def take_spare(self, account: Account, count: int) -> list[BlockId]:
+        """Take up to `count` free blocks on an account, for a copy beside the steps to fill: no plan touches them."""
+        blocks = self.pool.take_free(count, self.host.storing())
+        self._charge(account, len(blocks))
+        if self.touched:
+            taken = set(blocks)
+            self.touched = [block for block in self.touched if block not in taken]
+        return blocks
+
+    def return_spare(self, account: Account, block: BlockId) -> None:
+        """Give a block back that was filled for nothing."""
+        account.blocks -= 1
+        self.discard([block])
+
+    def done_copying(self, block: BlockId) -> None:
+        """Note that a block has been copied: it is free if it was given up meanwhile."""
+        self.copied.remove(block)
+        if self.pool.free_detained(block):
+            self.touched.append(block)
+
+    def _give_up(self, block: BlockId) -> None:
+        if block in self.copied:
+            self.pool.detain(block)
+        else:
+            self.pool.free_cached(block)
+            self.touched.append(block)
 
     def _give_way(self, account: Account, count: int) -> None:
         """Give up what an account caches, so that `count` more blocks take it no higher than its ceiling.
