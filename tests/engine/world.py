@@ -59,6 +59,7 @@ class World:
         ahead: bool = False,
         num_slabs: int = 0,
         blocks_a_plan: int = BLOCKS_A_PLAN,
+        streams: bool = False,
     ) -> None:
         columns = -(-max_context // block_size)
         self.shape = CacheShape(
@@ -68,6 +69,7 @@ class World:
             max_rows=max_rows,
             max_columns=columns,
             num_slabs=num_slabs,
+            streams=streams,
         )
         self.now = 100.0
         self.runner = FakeRunner(self.shape, vocab_size=VOCAB_SIZE, identify=self._identify, held_back=ahead)
@@ -78,6 +80,7 @@ class World:
             num_blocks=num_blocks,
             block_size=block_size,
             block_bytes=BLOCK_BYTES,
+            num_slabs=num_slabs if streams else 0,
         )
         self.scheduler = Scheduler(
             KVMemory(self.shape),
@@ -166,6 +169,8 @@ class World:
         namespace: bytes | None = None,
         n: int = 1,
         beams: BeamParams | None = None,
+        session: str = "",
+        session_seconds: float = 0.0,
         **sampling: object,
     ) -> SequenceId:
         """Submit a prompt, or one of so many tokens, and return its id; the seed is the id."""
@@ -185,6 +190,8 @@ class World:
             deadline=deadline,
             arrived_at=self.now,
             policy_version=policy_version,
+            session=session,
+            session_seconds=session_seconds,
         )
         self.requests[sequence] = request
         self.scheduler.submit(sequence, request)
@@ -332,7 +339,7 @@ class World:
         blocks: dict[SequenceId, set[int]] = defaultdict(set)
         for one in self.scheduler.roster.running:
             assert one.table is not None
-            blocks[one.handle].update(one.table.blocks)
+            blocks[one.handle].update(one.table.blocks[one.table.num_hosted :])
         for sequence, held in blocks.items():
             self.held_seconds[sequence] += len(held) * seconds
 
