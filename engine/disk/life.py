@@ -122,6 +122,11 @@ class Life:
         return bool(self._writing or self._changes or self._slots.wiping)
 
     @property
+    def is_dirty(self) -> bool:
+        """Whether slots are to be wiped."""
+        return self._slots.is_dirty
+
+    @property
     def is_short_of_room(self) -> bool:
         """Whether the disk had no room for an extent."""
         return self._slots.is_short
@@ -357,7 +362,7 @@ class Life:
             self._not_written(writing, own, answer.error)
             yield Written(put.key, False)
             return
-        self._slots.made.add(put.slot // self._slots.per_extent)
+        self._slots.has_made(put.slot // self._slots.per_extent)
         self._figures.writes.add(len(put.memory), time.monotonic() - writing.asked_at)
         if writing.doomed:
             self._change(partial(Index.remove, slots=[put.slot]), erases=True)

@@ -46,6 +46,7 @@ class Slots:
         self.num_slots, self.per_extent, self.reserved = num_slots, per_extent, reserved
         self.extents = dict(extents)
         self.made = set(extents)  # those that are on the disk
+        self.is_short = False  # the disk had no room for an extent when that was tried last
         self.wiping: dict[int, Traces] = {}
         self._clean: list[int] = []
         self._left: OrderedDict[int, Trace] = OrderedDict()
@@ -101,9 +102,16 @@ class Slots:
     def park(self, slot: int) -> None:
         """Note that there was no room to make the extent of a slot."""
         extent = slot // self.per_extent
+        self.is_short = True
         self._parked += [slot, *(one for one in self._clean if one // self.per_extent == extent)]
         self._clean = [one for one in self._clean if one // self.per_extent != extent]
         heapq.heapify(self._clean)
+
+    def has_made(self, extent: int) -> None:
+        """Note that an extent is on the disk."""
+        if extent not in self.made:
+            self.made.add(extent)
+            self.is_short = False
 
     def try_again(self) -> None:
         """Give the bad and the parked slots another chance."""
@@ -143,11 +151,6 @@ class Slots:
             self._bad[slot] = traces
 
     # ------------------------------------------------------------ counting
-
-    @property
-    def is_short(self) -> bool:
-        """Whether the disk had no room for an extent when that was tried last."""
-        return bool(self._parked)
 
     @property
     def is_dirty(self) -> bool:

@@ -95,8 +95,11 @@ class DiskStore:
 
     @property
     def pending_erasures(self) -> int:
-        """Count the calls of `drop`, `drop_session` and `forget` whose bytes may still be on the disk."""
-        return len(self._erasures)
+        """Count the calls of `drop`, `drop_session` and `forget` whose bytes may still be on the disk.
+
+        It is not 0 either while anything else is to be overwritten, such as what a crash has left.
+        """
+        return len(self._erasures) or int(self._life is not None and self._life.is_dirty)
 
     def owners(self) -> list[str]:
         """Return all owners of whom anything is stored, those included who have no limit yet (see `limit`)."""

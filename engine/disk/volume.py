@@ -17,7 +17,7 @@ from engine.disk.opening import OpenFolder, Place
 from engine.disk.orders import Answer, Fetch, Fetched, Order, Put, Stop, Wipe
 
 NUM_READERS = 4
-NUM_WRITERS = 2
+NUM_WRITERS = 4
 
 log = logging.getLogger("engine.disk")
 
@@ -35,6 +35,7 @@ class Volume:
         self._written: queue.SimpleQueue[None] = queue.SimpleQueue()
         self._folder: OpenFolder | None = None  # set before any reader or writer has work
         self._stride = stride_of(place.layout.slot_bytes)
+        self._zeros = Buffer(self._stride)
         self._keeper = Keeper(self._open, self._orders, self._answer, self._write)
         self._workers = [
             *(threading.Thread(target=self._read_all, name=f"disk-read-{n}", daemon=True) for n in range(NUM_READERS)),
@@ -103,10 +104,10 @@ class Volume:
             self._written.get()
 
     def _write_all(self) -> None:
-        buffer, zeros = Buffer(self._stride), Buffer(self._stride)
+        buffer = Buffer(self._stride)
         while (job := self._jobs.get()) is not None:
             try:
-                self._write_one(job, buffer, zeros)
+                self._write_one(job, buffer)
             except OSError as error:
                 job.error = kind_of(error, "write")
             except Exception:
@@ -114,10 +115,10 @@ class Volume:
                 job.error = "write"
             self._written.put(None)
 
-    def _write_one(self, job: Put | Wipe, buffer: Buffer, zeros: Buffer) -> None:
+    def _write_one(self, job: Put | Wipe, buffer: Buffer) -> None:
         assert self._folder is not None
         if isinstance(job, Wipe):
-            self._folder.extents.write(job.slot, zeros.slot)
+            self._folder.extents.write(job.slot, self._zeros.slot)
             return
         if not job.claim.take():
             job.error = "cancelled"

@@ -52,11 +52,12 @@ def test_killed_at_any_instant(tmp_path: Path) -> None:
         assert process.stdout is not None
         try:
             assert process.stdout.readline() == b"ready\n"
-            time.sleep(draw.random() * 0.08)
+            said = [process.stdout.readline() for _ in range(draw.randrange(12))]
+            time.sleep(draw.random() * 0.01)
         finally:
             process.kill()
-            said, _ = process.communicate()
-        sessions = said.splitlines()[:-1]  # the last line may be torn
+            rest, _ = process.communicate()
+        sessions = [number.strip() for number in (*said, *rest.splitlines()[:-1])]  # the last line may be torn
         ended += len(sessions)
         assert holding(tmp_path / "disk", *(b"planted in chat %s." % number for number in sessions)) == []
         if life % 3 == 2:
@@ -66,8 +67,8 @@ def test_killed_at_any_instant(tmp_path: Path) -> None:
             assert store.problem == ""
             found += check_all(store)
             store.close(DEADLINE)
-    assert found > 100
-    assert ended > 10
+    assert found > 50
+    assert ended > 50
 
 
 class Volatile(FailingFiles):
