@@ -94,6 +94,7 @@ def shown(editor: PolicyEditor) -> dict[str, Any]:
         "parts": _parts(boosted, editor) if boosted else [],
         "boost_url": reverse("operator-policy-boost", args=[editor.tenant.slug]),
         "new_url": reverse("operator-policy-boost-new", args=[editor.tenant.slug]),
+        "preview_url": reverse("operator-policy-boost-preview", args=[editor.tenant.slug]),
         "end_url": reverse("operator-policy-boost-end", args=[editor.tenant.slug, boosted.id]) if boosted else "",
     }
 

@@ -9,7 +9,8 @@ from django.shortcuts import render
 from django.views.decorators.http import require_POST
 
 from gateway.console.access import operator_page
-from gateway.console.policy_editor import editor_of
+from gateway.console.boost_form import BoostForm
+from gateway.console.policy_editor import PolicyEditor, editor_of
 from gateway.workers.preview import PreviewUnavailable, preview
 from tenants.errors import Invalid
 from tenants.models import User
@@ -17,6 +18,7 @@ from tenants.reports import PreviewFigures, PreviewView, TenantPreviewView
 
 NOTICEABLE_SECONDS = 0.005  # a shorter time to the first token is no gain
 NOTICEABLE_PART = 0.05  # of the time before
+BOOST_ID = "boost-preview"  # of the panel in a boost's form
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,16 +51,31 @@ def run(request: HttpRequest, operator: User, slug: str) -> HttpResponse:
     """Return what the posted values would have done to the last minutes, without changing anything."""
     editor = editor_of(slug)
     form = editor.form(request.POST)
-    shown: dict[str, Any] = {"editor": editor}
     if not form.is_valid():
-        return _answer(request, shown | {"state": "invalid"})
-    changes = form.changes(editor.current)
+        return _answer(request, {"state": "invalid"})
+    overcommit = bool(form.cleaned_data.get("overcommit"))
+    return _replayed(request, editor, form.changes(editor.current), overcommit=overcommit)
+
+
+@require_POST
+@operator_page
+def run_boost(request: HttpRequest, operator: User, slug: str) -> HttpResponse:
+    """Return what the limits of a boost that is being written would have done; how long it lasts, and why, can wait."""
+    editor = editor_of(slug)
+    form = BoostForm(request.POST, current=editor.current)
+    if not form.is_valid() and form.errors.keys() & {*form.limits, "overcommit"}:
+        return _answer(request, {"state": "invalid", "preview_id": BOOST_ID})
+    overcommit = bool(form.cleaned_data.get("overcommit"))
+    return _replayed(request, editor, form.changes(), overcommit=overcommit, preview_id=BOOST_ID)
+
+
+def _replayed(
+    request: HttpRequest, editor: PolicyEditor, changes: dict[str, Any], *, overcommit: bool, **shown: str
+) -> HttpResponse:
     if not changes:
         return _answer(request, shown | {"state": "unchanged"})
     try:
-        found = preview(
-            tenant_id=editor.tenant.id, changes=changes, overcommit=bool(form.cleaned_data.get("overcommit"))
-        )
+        found = preview(tenant_id=editor.tenant.id, changes=changes, overcommit=overcommit)
     except Invalid as error:
         return _answer(request, shown | {"state": "invalid", "problem": error.message})
     except PreviewUnavailable as error:

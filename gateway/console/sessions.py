@@ -24,18 +24,19 @@ from tenants.errors import Conflict, Invalid
 from tenants.rules import sessions as rules
 
 PAGE_ROWS = 20
+TRACK, TRACK_STEP = 32, 34  # per cent: a tier's track, and from where one begins to where the next does
 _DONE: dict[Action, str] = {"pin": "pinned", "unpin": "unpinned", "prefetch": "on its way up"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Part:
-    """What of a session is in one tier; place and length in per cent of all of it."""
+    """What of a session is in one tier. A block may be in several: each tier has a track of its own, so far filled."""
 
     tier: str
     words: str
     size: int  # bytes
-    start: float
-    length: float
+    start: float  # of its track, in per cent of all tracks
+    length: float  # filled, likewise
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,7 +46,7 @@ class Row:
     view: SessionView
     anchor: str  # of its elements: an id of a session may hold anything
     url: str  # of its row; `&` and what is asked follow
-    parts: tuple[Part, ...]  # those that hold something
+    parts: tuple[Part, ...]  # one a tier
 
     @property
     def used_at(self) -> datetime:
@@ -59,9 +60,9 @@ class Row:
         return datetime.fromtimestamp(at, UTC) if at else None
 
     @property
-    def size(self) -> int:
-        """Bytes in all tiers."""
-        return sum(part.size for part in self.parts)
+    def held(self) -> tuple[Part, ...]:
+        """The tiers that have something of it."""
+        return tuple(part for part in self.parts if part.size)
 
 
 @require_safe
@@ -153,17 +154,16 @@ def _row(place: Place, view: SessionView) -> Row:
 
 def _parts(view: SessionView) -> tuple[Part, ...]:
     copy = view.newest
-    sizes = (("device", copy.device_bytes), ("host", copy.host_bytes), ("disk", copy.disk_bytes))
-    total = sum(size for _, size in sizes)
-    words = {"device": "on the device", "host": "in host memory", "disk": "on disk"}
-    parts: list[Part] = []
-    start = 0.0
-    for tier, size in sizes:
-        if size:
-            length = size / total * 100
-            parts.append(Part(tier=tier, words=words[tier], size=size, start=round(start, 2), length=round(length, 2)))
-            start += length
-    return tuple(parts)
+    sizes = (
+        ("device", "device", copy.device_bytes),
+        ("host", "host memory", copy.host_bytes),
+        ("disk", "disk", copy.disk_bytes),
+    )
+    most = max(1, *(size for _, _, size in sizes))
+    return tuple(
+        Part(tier=tier, words=words, size=size, start=at * TRACK_STEP, length=round(size / most * TRACK, 2))
+        for at, (tier, words, size) in enumerate(sizes)
+    )
 
 
 def _gone(

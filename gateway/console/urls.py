@@ -32,6 +32,7 @@ urlpatterns = [
     path("operator/tenants/<slug:slug>/policy/revert/<int:version>/", history.revert, name="operator-policy-revert"),
     path("operator/tenants/<slug:slug>/policy/boost/", boost.boost, name="operator-policy-boost"),
     path("operator/tenants/<slug:slug>/policy/boost/new/", boost.new, name="operator-policy-boost-new"),
+    path("operator/tenants/<slug:slug>/policy/boost/preview/", preview.run_boost, name="operator-policy-boost-preview"),
     path("operator/tenants/<slug:slug>/policy/boost/<uuid:boost_id>/end/", boost.end, name="operator-policy-boost-end"),
     path("operator/workers/<path:worker_id>/drain/", fleet.drain, name="operator-worker-drain"),
     path("operator/pressure/", pressure.pressure, name="operator-pressure"),

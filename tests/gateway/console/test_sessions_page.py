@@ -51,10 +51,10 @@ def test_a_session_shows_where_it_is(one: Keeper, developer: Client) -> None:
     page = text_of(developer, PAGE)
     assert "chat &amp; &lt;b&gt;" in page
     assert "<b>" not in page.replace("</b>", "")
-    for words in ("on the device", "in host memory", "on disk", "14 Nov 2023"):
+    for words in (">device", ">host memory", ">disk", "14 Nov 2023"):
         assert words in page
     widths = re.findall(r'<rect class="(device|host|disk)" x="([\d.]+)%" width="([\d.]+)%"', page)
-    assert widths == [("device", "0.0", "25.0"), ("host", "25.0", "25.0"), ("disk", "50.0", "50.0")]
+    assert widths == [("device", "0", "16.0"), ("host", "34", "16.0"), ("disk", "68", "32.0")]
     assert 'aria-current="page">Sessions' in re.sub(r"\s+", " ", page).replace('" >', '">')
 
 
