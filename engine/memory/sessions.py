@@ -7,7 +7,7 @@ A session knows the keys of its last turn's blocks (its chain) and of branches t
 an erasure must find them all. The registry finds no block for anybody: the next turn finds them by what they hold, as
 any request does. It says what is worth keeping (`keeps`), what could come back, and what has to go.
 
-A key is one object however many sessions share it, and the keys kept are bounded: who has most gives up first.
+The keys that are kept are bounded, 200 bytes each at most: who has most of them gives up first.
 """
 
 import heapq
@@ -90,11 +90,10 @@ class Sessions:
             max_keys: that all sessions may keep together; keys of blocks that no tier could hold are no use.
             max_sessions: of one tenant.
         """
-        self._max_keys = max_keys
+        self.max_keys = max_keys
         self._max_sessions = max_sessions
         self._tenants: dict[TenantId, _Tenant] = {}
         self._users: dict[BlockKey, int] = {}  # sessions that have a key
-        self._objects: dict[BlockKey, BlockKey] = {}  # the one object of each
         self._timers: list[tuple[float, int, Session]] = []  # a heap
         self._number = 0  # of the last timer: sessions have no order of their own
         self.num_sessions = 0
@@ -221,7 +220,7 @@ class Sessions:
         are too many keys, the tenant that has most.
         """
         if self.count(tenant) <= self._max_sessions:
-            if self.num_keys <= self._max_keys:
+            if self.num_keys <= self.max_keys:
                 return None
             tenant = max(self._tenants, key=lambda one: self._tenants[one].num_keys)
         sessions = self._tenants[tenant].by_name.values()
@@ -269,9 +268,9 @@ class Sessions:
         for key in keys[common:]:
             if key in session.strays:
                 del session.strays[key]
-                session.keys.append(self._objects[key])
             else:
-                session.keys.append(self._hold(session, key))
+                self._hold(session, key)
+            session.keys.append(key)
         session.num_head = num_head
 
     def _hold_strays(self, session: Session, keys: Iterable[BlockKey]) -> None:
@@ -279,7 +278,8 @@ class Sessions:
         chain = set(session.keys)
         for key in keys:
             if key not in chain and key not in session.strays:
-                session.strays[self._hold(session, key)] = None
+                self._hold(session, key)
+                session.strays[key] = None
 
     def _forget_strays(self, session: Session) -> list[BlockKey]:
         """Forget a session's oldest strays above the limit; return those that no other session has."""
@@ -292,18 +292,16 @@ class Sessions:
             self._let_go(session, key)
         return lost
 
-    def _hold(self, session: Session, key: BlockKey) -> BlockKey:
-        """Count a key for a session; return its one object."""
-        key = self._objects.setdefault(key, key)
+    def _hold(self, session: Session, key: BlockKey) -> None:
+        """Count a key for a session."""
         self._users[key] = self._users.get(key, 0) + 1
         self._tenants[session.tenant].num_keys += 1
         self.num_keys += 1
-        return key
 
     def _let_go(self, session: Session, key: BlockKey) -> None:
         self._users[key] -= 1
         if not self._users[key]:
-            del self._users[key], self._objects[key]
+            del self._users[key]
         self._tenants[session.tenant].num_keys -= 1
         self.num_keys -= 1
 
@@ -346,7 +344,7 @@ class Sessions:
                 if len(held) != session.num_keys:
                     raise InvariantError(f"session {session.name} of {name} has a key twice")
                 users.update(held)
-        if users != self._users or self._objects.keys() != users.keys():
+        if users != self._users:
             raise InvariantError("a key has more sessions, or fewer, than count it")
         if self.num_keys != users.total() or self.num_sessions != len(list(self)):
             raise InvariantError("sessions or their keys are counted wrong")

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
+from engine.errors import InvariantError
 from engine.memory.eviction.base import BlockKey
 from engine.memory.sessions import Session, Sessions
 from engine.memory.sessions_record import to_record
@@ -37,6 +38,8 @@ if TYPE_CHECKING:
     from engine.scheduler.roster import Roster
 
 _EXPIRED_A_STEP = 16  # sessions let go in one step
+_MIN_KEYS = 1 << 16  # that all sessions may keep, however little there is to keep blocks in
+_KEYS_A_BLOCK = 4  # the same for each block that a tier has room for: sessions share blocks, and some are gone
 _KEYS_A_STEP = 4096  # looked up for lists in one step: some milliseconds
 
 
@@ -112,16 +115,17 @@ class _Listing:
 class Parking:
     """The registry of sessions at work: told by the roster what begins and ends, asked from outside."""
 
-    def __init__(self, roster: "Roster", tiers: Tiers, *, max_keys: int, wall: Callable[[], float] = time.time) -> None:
+    def __init__(self, roster: "Roster", tiers: Tiers, *, wall: Callable[[], float] = time.time) -> None:
         """Start without sessions.
 
         Args:
             roster: whose requests end when their session is erased.
             tiers: where blocks are kept.
-            max_keys: that all sessions may keep; see `Sessions`.
             wall: unix seconds.
         """
-        self.sessions = Sessions(max_keys)
+        shape = roster.memory.shape
+        self.sessions = Sessions(_MIN_KEYS)
+        self.make_room(shape.num_blocks + shape.num_slabs)
         self.wall = wall
         self._roster = roster
         self._tiers = tiers
@@ -141,6 +145,10 @@ class Parking:
     def is_waiting(self) -> bool:
         """Whether an erasure is under way, which ends by itself."""
         return bool(self._erasures)
+
+    def make_room(self, num_blocks: int) -> None:
+        """Let sessions keep more: a tier has come that has room for so many blocks."""
+        self.sessions.max_keys += _KEYS_A_BLOCK * num_blocks
 
     # ------------------------------------------------------------ from the roster and from policies
 
@@ -353,3 +361,14 @@ class Parking:
 
     def _answer(self, number: int, tenant: TenantId, views: tuple[SessionView, ...]) -> None:
         self._answers.append(SessionAnswer(number=number, sessions=views, num_sessions=self.sessions.count(tenant)))
+
+    def audit(self) -> None:
+        """Check the registry, and that exactly the sessions of sequences that are here are active."""
+        self.sessions.audit()
+        active: dict[tuple[TenantId, str], set[int]] = {}
+        for sequence in self._roster.sequences.values():
+            request = sequence.request
+            if request.session:
+                active.setdefault((request.tenant, request.session), set()).add(sequence.id)
+        if {name: {one.id for one in own} for name, own in self._active.items()} != active:
+            raise InvariantError("a session is active without a request, or the other way round")

@@ -160,6 +160,10 @@ class FakeRunner:
         """Return whose tokens are in any slab."""
         return set(self._slabs[:, 0].ravel().tolist()) - {_EMPTY}
 
+    def contents(self) -> bytes:
+        """Return what lies in the token slots of all blocks and slabs, used or not, eight bytes a token."""
+        return self._token.tobytes() + self._slabs[:, 2].tobytes()
+
     def block_owners(self) -> set[int]:
         """Return whose tokens are in any block."""
         return set(self._owner.ravel().tolist()) - {_EMPTY}
