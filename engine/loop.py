@@ -24,6 +24,7 @@ from engine.policy import PolicyUpdate
 from engine.request import FinishReason, GenerationRequest, SequenceId
 from engine.scheduler.outputs import RequestOutput
 from engine.scheduler.plan import Scheduler
+from engine.scheduler.session_calls import Prefetch, SessionAnswer, SessionCall, SessionChange, SessionQuery
 from engine.stats import EngineStats, collect
 from engine.step import Runner, StepHandle, StepPlan
 
@@ -72,7 +73,7 @@ class Applied:
     settle_seconds: float  # predicted until nothing is; 0: nothing was
 
 
-Message = Submit | Cancel | PolicyUpdate | Drain | Stop
+Message = Submit | Cancel | PolicyUpdate | Drain | Stop | SessionCall
 
 
 class Mailbox(Protocol):
@@ -92,6 +93,10 @@ class Mailbox(Protocol):
 
     def settled(self, version: int, epoch: int) -> None:
         """Say that nobody is above the limits of this policy any more."""
+        ...
+
+    def sessions(self, answer: SessionAnswer) -> None:
+        """Answer a call about sessions."""
         ...
 
     def stats(self, stats: EngineStats) -> None:
@@ -143,18 +148,25 @@ class EngineLoop:
     def step(self) -> None:
         """Take in what came, plan and launch a step if there is anything to run, take in and report what is done."""
         updated = self._take_in(self._mailbox.receive(self._patience()))
+        tiers = self._scheduler.memory.tiers
+        tiers.collect(self._runner, self._clock())
         plan = self._scheduler.plan()
         if updated is not None:  # in force in this plan; where there was nothing to run, in the next one
             self._tell_applied(*updated, self._scheduler.step if plan else self._scheduler.step + 1)
         settled = self._scheduler.enforcement.take_settled()
         if settled is not None:
             self._mailbox.settled(*settled)
+        tiers.before_launch(self._runner, plan)
         if plan is not None:
             self._launched.append((plan, self._runner.launch(plan)))
         wipes = self._scheduler.take_wipes()
         if wipes:
             self._runner.wipe(wipes)
-        self._busy = bool(self._launched or wipes or self._scheduler.enforcement.is_due)
+        tiers.start(self._runner)
+        parking = self._scheduler.roster.parking
+        for answer in parking.take_answers():
+            self._mailbox.sessions(answer)
+        self._busy = bool(self._launched or wipes or self._scheduler.enforcement.is_due or parking.is_busy)
         self._commit(num_left=1 if self._ahead and plan is not None else 0)
         if self._clock() >= self._stats_at:
             self._send_stats()
@@ -181,6 +193,8 @@ class EngineLoop:
                     self._scheduler.cancel(sequences, reason, output_index)
                 case PolicyUpdate():
                     updated = self._scheduler.apply(message)
+                case Prefetch() | SessionQuery() | SessionChange():
+                    self._scheduler.take_call(message)
                 case Drain(draining):
                     self._scheduler.drain(draining)
                 case Stop():
@@ -204,9 +218,9 @@ class EngineLoop:
         if self._busy:
             return 0.0
         wake = self._stats_at
-        timer = self._scheduler.next_timer()
-        if timer is not None:
-            wake = min(wake, timer)
+        for timer in (self._scheduler.next_timer(), self._scheduler.memory.tiers.next_look(self._clock())):
+            if timer is not None:
+                wake = min(wake, timer)
         return max(0.0, wake - self._clock())
 
     def _send_stats(self) -> None:

@@ -86,7 +86,8 @@ class KVMemory:
             return
         while account.cached:
             self.supply.evict(account)
-        self.host.forget(owner)
+        self.tiers.forget(owner)
+        self.tiers.erase_free()
         self.lookup.forget(account)
         self.accounts.close(owner)
         self.supply.reclaim.forget(account.index)

@@ -22,6 +22,7 @@ def audit(roster: "Roster") -> None:
     found = {
         State.HELD: len(roster.held),
         State.WAITING: sum(tenant.num_waiting for tenant in tenants),
+        State.FETCHING: roster.fetching.num_fetching,
         State.PARKED: sum(len(tenant.parked) for tenant in tenants),
         State.RUNNING: len(roster.running),
         State.ENDED: 0,
@@ -39,6 +40,8 @@ def audit(roster: "Roster") -> None:
         raise InvariantError("the list of waiting tenants is wrong")
     for group in roster.searches.values():
         _search(roster, group)
+    roster.fetching.audit()
+    roster.parking.audit()
     if roster.num_places() > roster.max_running:
         raise InvariantError(f"{roster.num_places()} sequences run or are to come, and {roster.max_running} may")
 

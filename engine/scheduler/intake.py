@@ -82,13 +82,14 @@ class Intake:
         removed = set(update.removed) - named
         if update.snapshot:
             removed |= self._roster.tenants.keys() - named
+            self._roster.memory.tiers.keep_only(named)
         self._share(update)
         for policy in update.tenants:
             self._adopt(policy)
         for name in removed:
             tenant = self._roster.tenants.get(name)
             if tenant is not None and tenant.policy is not None:
-                self._forsake(tenant)
+                self._forsake(tenant, now)
         self._roster.memory.accounts.fit_guarantees()
         for held in list(self._roster.held.values()):
             if not self._must_hold(held.tenant, held.request):
@@ -152,7 +153,8 @@ class Intake:
             policy.tenant, soft=self._limits.soft_blocks(policy), hard=self._limits.hard_blocks(policy)
         )
         tenant.adopt(policy, account)
-        self._roster.memory.host.limit(policy.tenant, policy.host_bytes // self._limits.block_bytes)
+        self._roster.memory.tiers.limit(policy)
+        self._roster.parking.adopted(policy)
         self._try(tenant, policy.shadow)
         self.changed.add(tenant)
         for parked in list(tenant.parked.values()):
@@ -168,12 +170,14 @@ class Intake:
         tenant.trial.adopt(shadow, self._limits)
         self.on_trial.add(tenant)
 
-    def _forsake(self, tenant: Tenant) -> None:
+    def _forsake(self, tenant: Tenant, now: float) -> None:
         """Take the policy away: nothing is granted, and the next plan parks what runs until the hold time is over."""
         account = self._roster.memory.accounts.set_limits(tenant.name, soft=0, hard=0)
         tenant.adopt(None, account)
         self._try(tenant, None)
-        self._roster.memory.host.forget(tenant.name)
+        self._roster.fetching.stop(tenant, now)
+        self._roster.memory.tiers.forget(tenant.name)
+        self._roster.parking.forget(tenant.name)
         self.changed.add(tenant)
         self._roster.drop_if_idle(tenant)
 

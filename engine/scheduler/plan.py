@@ -33,6 +33,7 @@ from engine.scheduler.portions import Portions, Prefills
 from engine.scheduler.room import make_room
 from engine.scheduler.roster import Roster
 from engine.scheduler.sequence import SequenceState
+from engine.scheduler.session_calls import SessionCall
 from engine.scheduler.sizing import Limits
 from engine.scheduler.step_time import StepTimeModel, StepWork, chunk_pairs
 from engine.scheduler.streaming_turns import StreamingTurns
@@ -140,6 +141,10 @@ class Scheduler:
         """Take a policy over; the next plan enforces it. Returns the version and epoch in force."""
         return self._intake.apply(update, self._clock())
 
+    def take_call(self, call: SessionCall) -> None:
+        """Take in what is asked of sessions; see `Parking.take`."""
+        self.roster.parking.take(call, self._clock())
+
     def drain(self, draining: bool) -> None:
         """Refuse new requests, or take them again; what is here goes on."""
         self._intake.draining = draining
@@ -173,6 +178,7 @@ class Scheduler:
         now = self._clock()
         self._let_unread_go(self._flights[0].plan.number - 1 if self._flights else self.step)
         self.roster.pressure.refresh(now)
+        self.roster.parking.advance(now)
         plan = self._plan(now)
         self.memory.accounts.settle(now)
         return plan
@@ -181,6 +187,8 @@ class Scheduler:
         self._attempt = number = self._attempt + 1
         self._look_ahead()
         self._intake.expire(now)
+        if self.roster.fetching.num_fetching:
+            self.roster.fetching.turn(now)
         self._admission.begin(number, now)
         streaming = self.roster.streaming
         streaming.begin(number if self._flights else AT_ONCE, now)
@@ -235,6 +243,7 @@ class Scheduler:
         if plan.stores or plan.loads:
             self.memory.host.landed(plan.stores, plan.loads)
             self.roster.swapping.done(plan, result)
+            self.memory.tiers.count_steps(plan, result)
         self._let_unread_go(plan.number)
         self.roster.pressure.copied(result.store_seconds + result.load_seconds)
         return outputs

@@ -1,7 +1,7 @@
 """A scheduler over the fake runner and a clock that tests turn by hand."""
 
 from collections import defaultdict, deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from engine.memory.eviction.base import BlockKey
@@ -60,7 +60,9 @@ class World:
         num_slabs: int = 0,
         blocks_a_plan: int = BLOCKS_A_PLAN,
         streams: bool = False,
+        lateness: Callable[[], bool] = lambda: False,
     ) -> None:
+        """Start a core. `lateness`: asked whether a transfer is still under way, each time somebody looks."""
         columns = -(-max_context // block_size)
         self.shape = CacheShape(
             num_blocks=num_blocks,
@@ -72,7 +74,9 @@ class World:
             streams=streams,
         )
         self.now = 100.0
-        self.runner = FakeRunner(self.shape, vocab_size=VOCAB_SIZE, identify=self._identify, held_back=ahead)
+        self.runner = FakeRunner(
+            self.shape, vocab_size=VOCAB_SIZE, identify=self._identify, held_back=ahead, lateness=lateness
+        )
         self._identities: dict[object, int] = {}
         limits = Limits(
             vocab_size=VOCAB_SIZE,
@@ -206,19 +210,24 @@ class World:
 
         Where steps are planned ahead, the one that is planned here is committed in the next call.
         """
+        tiers = self.scheduler.memory.tiers
+        tiers.collect(self.runner, self.now)
         plan = self.plan = self.scheduler.plan()
         self._check()
+        tiers.before_launch(self.runner, plan)
         if plan is not None:
             self._check_writes(plan)
             self._launched.append((plan, self.runner.launch(plan)))
         wipes = self.scheduler.take_wipes()
         if wipes:
             self.runner.wipe(wipes)
+        tiers.start(self.runner)
         if plan is None and not self._launched:
             roster = self.scheduler.roster
             could_run = (roster.running or roster.waiting) and not self.scheduler.enforcement.is_due
+            could_run = could_run and tiers.next_look(self.now) is None
             assert not could_run, "something could run, and nothing does"
-        is_busy = bool(self._launched) or self.scheduler.enforcement.is_due
+        is_busy = bool(self._launched) or self.scheduler.enforcement.is_due or tiers.next_look(self.now) is not None
         while len(self._launched) > (self.ahead and plan is not None):
             self._commit(*self._launched.popleft(), seconds)
         for output in self.scheduler.take_outputs():
@@ -370,9 +379,8 @@ class World:
             self._contents[key] = tokens
             if block not in loading and not host.is_loading(block):
                 assert self.runner.stored(block) == tokens, "a full block was written over"
-        storing = {move.slab for plan in launched for move in plan.stores}
         for key, slab in host.blocks():
-            if slab not in storing and key in self._contents:
+            if key in self._contents:
                 assert self.runner.swapped(slab) == self._contents[key], "a slab holds something else"
 
     def _take(self, output: RequestOutput) -> None:

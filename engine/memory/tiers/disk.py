@@ -48,7 +48,6 @@ class DiskTier:
         self._awaited: dict[BlockKey, None] = {}  # to be written once host memory has them
         self._fresh = host.watch()  # what has come there
         self._ceilings: dict[AccountOwner, int] = {}
-        self.erased: set[int] = set()  # tickets of erasures that are done, for who waits for them to take out
         self._looked_at = 0.0
         self._refused_at = -_RETRY_SECONDS
         self._read_at = 0.0  # when the last look was that found reads under way
@@ -63,6 +62,11 @@ class DiskTier:
     def is_reading(self) -> bool:
         """Whether blocks are being read."""
         return bool(self._reads)
+
+    @property
+    def is_full(self) -> bool:
+        """Whether no more is read before something has been."""
+        return len(self._reads) >= MOST_READS
 
     @property
     def num_reading(self) -> int:
@@ -120,7 +124,7 @@ class DiskTier:
 
     def read(self, key: BlockKey, owner: AccountOwner) -> bool:
         """Start to read a block into host memory; False if there is no room for it, or it cannot be read now."""
-        if len(self._reads) >= MOST_READS or key not in self.store:
+        if self.is_full or key not in self.store:
             return False
         slab = self._host.expect(key, owner, None)
         if slab is None:
@@ -147,9 +151,10 @@ class DiskTier:
             while len(waiting) > _MOST_KEPT:
                 del waiting[next(iter(waiting))]
 
-    def turn(self, now: float) -> None:
-        """Take in what has ended, and start what there is to write."""
+    def turn(self, now: float) -> list[int]:
+        """Take in what has ended, and start what there is to write; return the tickets of what has been erased."""
         self._looked_at = now
+        erased: list[int] = []
         num_read = 0
         for event in self.store.poll():
             match event:
@@ -159,7 +164,7 @@ class DiskTier:
                     self._host.arrived(self._reads.pop(key), ok=ok)
                     num_read += 1
                 case Erased(ticket):
-                    self.erased.add(ticket)
+                    erased.append(ticket)
         if num_read:
             self._measure(num_read)
         while self._fresh:
@@ -169,6 +174,7 @@ class DiskTier:
                 self._kept[key] = None
         if now - self._refused_at >= _RETRY_SECONDS and (self._kept or self._has_changed()):
             self._write(now)
+        return erased
 
     def _measure(self, num_read: int) -> None:
         at = time.monotonic()

@@ -18,15 +18,15 @@ from engine.request import BlockId
 
 
 class Erasure:
-    """One erasure; `is_done` once nothing of it is left in any tier."""
+    """One erasure that somebody waits for."""
 
-    __slots__ = ("is_done", "keys", "ticket", "waits_for_copies")
+    __slots__ = ("disk_tickets", "keys", "ticket", "waits_for_copies")
 
-    def __init__(self, keys: Sequence[BlockKey], ticket: int | None) -> None:
+    def __init__(self, ticket: int, keys: Sequence[BlockKey], disk_tickets: set[int]) -> None:
+        self.ticket = ticket
         self.keys = keys
-        self.ticket = ticket  # of the disk's part; None: nothing is left to do there
+        self.disk_tickets = disk_tickets  # what is still to be done there
         self.waits_for_copies = True
-        self.is_done = False
 
 
 class Wiper:
@@ -60,19 +60,18 @@ class Wiper:
             clean[block] = 0
         return due
 
-    def take_done(self, is_erased: "set[int]") -> None:
-        """Mark what is done, given the disk's tickets that are; those are used up."""
+    def erased_on_disk(self, ticket: int) -> None:
+        """Note that the disk has done its part of something."""
         for erasure in self._pending:
-            if erasure.ticket in is_erased:
-                is_erased.discard(erasure.ticket)
-                erasure.ticket = None
-            erasure.is_done = (
-                not erasure.waits_for_copies
-                and erasure.ticket is None
-                and not self._blocks
-                and self._host.slabs.is_clean
-            )
-        self._pending = [erasure for erasure in self._pending if not erasure.is_done]
+            erasure.disk_tickets.discard(ticket)
+
+    def take_done(self) -> list[int]:
+        """Return the tickets of what is done, each once."""
+        if self._blocks or not self._host.slabs.is_clean:
+            return []
+        done = [one.ticket for one in self._pending if not one.waits_for_copies and not one.disk_tickets]
+        self._pending = [one for one in self._pending if one.waits_for_copies or one.disk_tickets]
+        return done
 
     def _begin(self) -> None:
         """Start to overwrite for those erasures whose blocks nothing copies any more."""

@@ -16,6 +16,7 @@ committed (`landed`), so that nobody but the device touches it before. Ids and c
 
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from math import inf
 from typing import NamedTuple
 
 from engine.errors import InvariantError
@@ -216,7 +217,7 @@ class HostTier:
         if account is None or (key not in self._claimed and not self.room(owner)):
             return None
         if entry is None:
-            slab = None if block in self._loads else self._find_slab(account, None)
+            slab = None if block in self._loads else self._find_slab(account, None, is_needed=True)
             if slab is None:
                 return None
             entry = Hosted(key, slab, account, content, Presence.PLANNED)
@@ -397,6 +398,11 @@ class HostTier:
         entry.hits += 1
         self._weigh(entry)
 
+    def demote(self, entry: Hosted) -> None:
+        """Make a block the first to go."""
+        entry.last_use, entry.hits = 0.0, 0
+        self._weigh(entry)
+
     def drop(self, key: BlockKey, *, erase: bool = False) -> None:
         """Let a block go; its slab is free when nobody holds it."""
         entry = self._blocks.pop(key)
@@ -441,24 +447,27 @@ class HostTier:
                     break
         return list(found.values())
 
-    def _find_slab(self, account: HostAccount, value: float | None) -> SlabId | None:
+    def _find_slab(self, account: HostAccount, value: float | None, *, is_needed: bool = False) -> SlabId | None:
         """Return a slab for one more block of an account, or None.
 
         `value`: what the block is worth, which what goes for it in its own account must not be; None: any may go.
+        `is_needed`: idle blocks of others give way within their share, too: the account has room for its claims.
         """
         if account.used >= account.ceiling and not self._evict(account, value):
             return None
         slab = self.slabs.take()
         while slab is None:
-            giver = self._giver(account)
+            giver = self._giver(account, is_needed=is_needed)
             if giver is None or not self._evict(giver, value if giver is account else None):
                 return None
             slab = self.slabs.take()
         return slab
 
-    def _giver(self, account: HostAccount) -> HostAccount | None:
+    def _giver(self, account: HostAccount, *, is_needed: bool) -> HostAccount | None:
         """Return whose block goes for one more of an account: who is most above its share, or it itself."""
         best, most = account if account.num_idle else None, max(0.0, self._overage(account))
+        if is_needed and best is None:
+            most = -inf
         for one in self._accounts.values():
             if one.num_idle and (overage := self._overage(one)) > most:
                 best, most = one, overage
@@ -518,9 +527,7 @@ class HostTier:
         """Have a block stand among its account's idle ones, or not, with its value as it is now."""
         account = entry.account
         idle = (
-            entry.presence is Presence.READY
-            and entry.key not in self._claimed
-            and not self.slabs.is_held(entry.slab)
+            entry.presence is Presence.READY and entry.key not in self._claimed and not self.slabs.is_held(entry.slab)
         )
         account.num_idle += idle - entry.idle
         entry.idle = idle

@@ -7,7 +7,6 @@ after a launch    copies start that run beside the steps that follow (`start`)
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
 from engine.disk.store import DiskStore
 from engine.memory.accounts import AccountOwner
@@ -19,21 +18,14 @@ from engine.memory.tiers.erasure import Erasure, Wiper
 from engine.memory.tiers.figures import DEVICE, DISK, HOST, Traffic, TrafficCounts
 from engine.memory.tiers.mover import Mover
 from engine.policy import TenantPolicy
-from engine.step import CacheShape, Runner, StepPlan
+from engine.step import CacheShape, Runner, StepPlan, StepResult
 
 WIPED_BYTES = 32 << 20  # of blocks, in a step: some milliseconds
 _POLL_SECONDS = 0.001  # between looks at copies that somebody may wait for
 _WRITE_POLL_SECONDS = 0.01
 _MOST_PREFETCHES = 64
+_WORTHLESS = -1e9  # seconds of recency
 _SPARE_SLABS = 0.1  # of the arena, that guesses leave free
-
-
-class Whereabouts(NamedTuple):
-    """How many of some blocks each tier has; a block may be in several."""
-
-    device: int
-    host: int
-    disk: int
 
 
 @dataclass(slots=True)
@@ -52,9 +44,11 @@ class Tiers:
         self.disk: DiskTier | None = None
         self.mover = mover
         self.read_blocks = 0  # from the disk for a guess
+        self.hit_tokens = dict.fromkeys((DEVICE, HOST, DISK), 0)  # of prompts, when they were first admitted
         self._supply, self._host, self._shape = supply, supply.host, shape
         self._wiper = Wiper(supply, mover, supply.host)
         self._prefetches: list[_Prefetch] = []
+        self._ticket = 0
         self._out, self._back = Traffic(), Traffic()
 
     def attach(self, store: DiskStore, runner: Runner) -> None:
@@ -74,13 +68,13 @@ class Tiers:
         else:
             self.disk.limit(policy.tenant, policy.disk_bytes, policy.disk_secret)
 
-    def forget(self, owner: AccountOwner) -> Erasure:
-        """Erase what an owner has below the device, and what is free there may hold of it."""
+    def forget(self, owner: AccountOwner) -> None:
+        """Erase what an owner has below the device."""
         self._host.forget(owner)
         self.mover.forget_owner(owner)
         self._prefetches = [one for one in self._prefetches if one.owner != owner]
-        ticket = self.disk.forget(owner) if self.disk is not None else None
-        return self._erase((), ticket)
+        if self.disk is not None:
+            self.disk.forget(owner)
 
     def keep_only(self, owners: Iterable[AccountOwner]) -> None:
         """Erase what the disk has of others: their tenants were taken away while nobody was here to be told."""
@@ -104,8 +98,18 @@ class Tiers:
         if self._host.keeps(owner) and keys:
             self._prefetches = [*self._prefetches[1 - _MOST_PREFETCHES :], _Prefetch(owner, keys)]
 
-    def erase(self, owner: AccountOwner, keys: Sequence[BlockKey]) -> Erasure:
-        """Erase blocks of an owner from every tier; `Erasure.is_done` says when nothing of them is left.
+    def demote(self, owner: AccountOwner, keys: Sequence[BlockKey]) -> None:
+        """Make blocks the first to go, in host memory and on disk: they are kept for nobody any more."""
+        del owner
+        for key in keys:
+            entry = self._host.get(key)
+            if entry is not None:
+                self._host.demote(entry)
+            if self.disk is not None:
+                self.disk.store.set_value(key, _WORTHLESS)
+
+    def erase(self, owner: AccountOwner, keys: Sequence[BlockKey], session: str = "") -> int:
+        """Erase blocks of an owner from every tier, and a session's record; return a ticket for `take_erased`.
 
         Those that a live request uses or waits for stay.
         """
@@ -121,20 +125,48 @@ class Tiers:
             gone.append(key)
             if self._host.get(key) is not None:
                 self._host.drop(key, erase=True)
-        return self._erase(gone, self.disk.drop(gone) if self.disk is not None and gone else None)
+        tickets: set[int] = set()
+        if self.disk is not None:
+            tickets = {self.disk.drop(gone)} if gone else set()
+            if session:
+                tickets.add(self.disk.store.drop_session(str(owner), session))
+        return self._erase(gone, tickets)
 
-    def erase_free(self) -> Erasure:
-        """Overwrite what is free: it may hold what was just given up."""
-        return self._erase((), None)
+    def erase_free(self) -> int:
+        """Overwrite what is free, which may hold what was just given up; return a ticket for `take_erased`."""
+        return self._erase((), set())
 
-    def where(self, keys: Sequence[BlockKey]) -> Whereabouts:
-        """Count where blocks are."""
-        tree, host, disk = self._supply.tree, self._host, self.disk
-        return Whereabouts(
-            sum(tree.get(key) is not None for key in keys),
-            sum(host.get(key) is not None for key in keys),
-            sum(key in disk.store for key in keys) if disk is not None else 0,
-        )
+    def take_erased(self) -> list[int]:
+        """Return the tickets of all of which nothing is left in any tier, each once."""
+        return self._wiper.take_done() if self._wiper.is_busy else []
+
+    def where(self, key: BlockKey) -> tuple[bool, bool, bool]:
+        """Say whether device, host memory and disk have a block."""
+        is_on_disk = self.disk is not None and key in self.disk.store
+        return self._supply.tree.get(key) is not None, self._host.get(key) is not None, is_on_disk
+
+    def put_session(self, owner: AccountOwner, session: str, record: bytes) -> None:
+        """Keep a session's record over a restart, if its owner may keep anything on disk."""
+        if self.disk is not None:
+            self.disk.store.put_session(str(owner), session, record)
+
+    def drop_session(self, owner: AccountOwner, session: str) -> None:
+        """Let a session's record go."""
+        if self.disk is not None:
+            self.disk.store.drop_session(str(owner), session)
+
+    def sessions(self, owner: AccountOwner) -> list[tuple[str, bytes]] | None:
+        """Return the records that an earlier process has left of an owner's sessions; None while they are not read."""
+        if self.disk is None:
+            return []
+        return None if self.disk.store.is_bypassed else self.disk.store.sessions(str(owner))
+
+    def found(self, num_tokens: int, num_loaded: int, num_from_disk: int) -> None:
+        """Count the tokens of a prompt that a request need not compute; so many blocks of them had left the device."""
+        size, hits = self._shape.block_size, self.hit_tokens
+        hits[DEVICE] += num_tokens - num_loaded * size
+        hits[HOST] += (num_loaded - num_from_disk) * size
+        hits[DISK] += num_from_disk * size
 
     # ------------------------------------------------------------ a step
 
@@ -146,11 +178,10 @@ class Tiers:
                 traffic = self._out if transfer.is_store else self._back
                 traffic.add(len(transfer.moves), len(transfer.moves) * self._shape.block_bytes, seconds)
         if self.disk is not None and self.disk.is_due(now):
-            self.disk.turn(now)
+            for ticket in self.disk.turn(now):
+                self._wiper.erased_on_disk(ticket)
         if self._prefetches:
             self._prefetch()
-        if self._wiper.is_busy:
-            self._wiper.take_done(self.disk.erased if self.disk is not None else set())
 
     def before_launch(self, runner: Runner, plan: StepPlan | None) -> None:
         """Overwrite what is being erased, before a step can use it for something else."""
@@ -182,21 +213,21 @@ class Tiers:
                 found.append(TrafficCounts(source, target, one.slabs, one.num_bytes, one.seconds, tuple(one.latencies)))
         return tuple(found)
 
-    def count_steps(self, num_stored: int, store_seconds: float, num_loaded: int, load_seconds: float) -> None:
+    def count_steps(self, plan: StepPlan, result: StepResult) -> None:
         """Count what a step has copied."""
         for traffic, count, seconds in (
-            (self._out, num_stored, store_seconds),
-            (self._back, num_loaded, load_seconds),
+            (self._out, len(plan.stores), result.store_seconds),
+            (self._back, len(plan.loads), result.load_seconds),
         ):
             if count:
                 traffic.add(count, count * self._shape.block_bytes, seconds)
 
     # ------------------------------------------------------------ parts
 
-    def _erase(self, keys: Sequence[BlockKey], ticket: int | None) -> Erasure:
-        erasure = Erasure(keys, ticket)
-        self._wiper.add(erasure)
-        return erasure
+    def _erase(self, keys: Sequence[BlockKey], disk_tickets: set[int]) -> int:
+        self._ticket += 1
+        self._wiper.add(Erasure(self._ticket, keys, disk_tickets))
+        return self._ticket
 
     def _prefetch(self) -> None:
         """Ask the disk for what is expected, and have what is there brought to the device."""
