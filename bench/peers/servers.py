@@ -147,6 +147,10 @@ class OurServer:
         """The address of its own Redis."""
         return self._product.redis_url()
 
+    def processes(self) -> dict[int, str]:
+        """Return pid and command line of each of its processes."""
+        return self._product.processes()
+
     def freeze(self) -> None:
         """See `Server.freeze`."""
         self._frozen = list(self._product.processes())

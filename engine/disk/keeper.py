@@ -1,11 +1,13 @@
 """The thread that owns the index and says in which order things reach the disk.
 
 One round:
-    gather what is queued ─▶ make extents ─▶ commit all changes, and that reused slots hold nothing
-      ─▶ write slabs and zeros (several threads) ─▶ sync the extents ─▶ commit the rows of the new slabs ─▶ answer
+    begin    gather what is queued ─▶ make extents ─▶ commit all changes, and that reused slots hold nothing
+             ─▶ write slabs and zeros (several threads)
+    end      sync the extents ─▶ commit the rows of the new slabs ─▶ answer
 
 So at every instant a row names a slab that is whole on the disk, and what was to be erased is named no more before
-anything else is said of it. While a round runs the next one gathers: one wait for the disk serves many blocks.
+anything else is said of it. A round ends while the slabs of the next one are being written, and while it runs that one
+gathers: one wait for the disk serves many blocks.
 """
 
 import logging
@@ -36,7 +38,8 @@ class Keeper:
         open_folder: Callable[[], OpenFolder],
         orders: "queue.SimpleQueue[Order]",
         answer: Callable[[Answer], None],
-        write: Callable[[OpenFolder, Sequence[Put | Wipe]], None],
+        write: Callable[[Sequence[Put | Wipe]], None],
+        written: Callable[[int], None],
     ) -> None:
         """Take what it needs.
 
@@ -44,11 +47,14 @@ class Keeper:
             open_folder: opens the store.
             orders: what to do.
             answer: called with what was done.
-            write: writes puts and wipes to their slots and sets their errors; returns when all are written.
+            write: begins to write puts and wipes to their slots.
+            written: returns when so many have been written; their errors are set then.
         """
-        self._open_folder, self._orders, self._answer, self._write = open_folder, orders, answer, write
+        self._open_folder, self._orders, self._answer = open_folder, orders, answer
+        self._write, self._written = write, written
         self.abandoned = threading.Event()
         self._clearing: Iterator[None] | None = None
+        self._open: list[Put | Wipe] = []  # of the last round, written, but perhaps not yet on the disk
 
     def run(self) -> OpenFolder | None:
         """Open, work, and return what is to be closed. Never raises: what fails is answered."""
@@ -68,26 +74,34 @@ class Keeper:
         return folder
 
     def _round(self, folder: OpenFolder) -> bool:
-        """Carry out what is queued; False: it was to stop."""
-        orders = self._gather(None if folder.stale else _FOREVER)
+        """Begin the next round, if there is one, and end the last; False: that was to stop."""
+        orders = self._gather(None if folder.stale or self._open else _FOREVER)
         if self.abandoned.is_set():
             return False
         if folder.stale:
             self._clear(folder)
-        changes = [order for order in orders if isinstance(order, Change)]
         puts = [order for order in orders if isinstance(order, Put)]
-        wipes = [order for order in orders if isinstance(order, Wipe)]
-        self._prepare(folder, changes, puts)
-        jobs: list[Put | Wipe] = [*(put for put in puts if not put.error), *wipes]
+        self._prepare(folder, [order for order in orders if isinstance(order, Change)], puts)
+        jobs: list[Put | Wipe] = [*puts, *(order for order in orders if isinstance(order, Wipe))]
+        begun = [job for job in jobs if not job.error]
+        self._write(begun)
+        self._end(folder)
+        self._written(len(begun))
+        self._open = jobs
+        if orders and isinstance(orders[-1], Stop):
+            self._end(folder)
+            self._stop(folder, orders[-1])
+            return False
+        return True
+
+    def _end(self, folder: OpenFolder) -> None:
+        """Make what the last round has written last, and say so."""
+        jobs, self._open = self._open, []
         if jobs:
-            self._write(folder, jobs)
             self._sync(folder, jobs)
-            self._name(folder.index, [put for put in puts if not put.error])
-        for put in puts:
-            self._answer(Wrote(put, put.error))
-        for wipe in wipes:
-            self._answer(Wiped(wipe.slot, wipe.error))
-        return not (orders and isinstance(orders[-1], Stop) and self._stop(folder, orders[-1]))
+            self._name(folder.index, [job for job in jobs if isinstance(job, Put) and not job.error])
+        for job in jobs:
+            self._answer(Wrote(job, job.error) if isinstance(job, Put) else Wiped(job.slot, job.error))
 
     def _gather(self, seconds: float | None) -> list[Order]:
         """Wait for orders; return up to a round of slabs, or a stop as the last. None: do not wait at all."""
@@ -152,11 +166,10 @@ class Keeper:
             folder.stale.pop()
             self._answer(Cleared(num_bytes))
 
-    def _stop(self, folder: OpenFolder, stop: Stop) -> bool:
+    def _stop(self, folder: OpenFolder, stop: Stop) -> None:
         with folder.index.transaction():
             folder.index.set_clean(True, stop.dirty)
         folder.index.erase_log()
-        return True
 
 
 def kind_of(error: Exception, otherwise: str) -> str:

@@ -36,7 +36,7 @@ class Volume:
         self._folder: OpenFolder | None = None  # set before any reader or writer has work
         self._stride = stride_of(place.layout.slot_bytes)
         self._zeros = Buffer(self._stride)
-        self._keeper = Keeper(self._open, self._orders, self._answer, self._write)
+        self._keeper = Keeper(self._open, self._orders, self._answer, self._write, self._wait_written)
         self._workers = [
             *(threading.Thread(target=self._read_all, name=f"disk-read-{n}", daemon=True) for n in range(NUM_READERS)),
             *(
@@ -97,10 +97,12 @@ class Volume:
         self.answers.put(answer)
         self._wake()
 
-    def _write(self, folder: OpenFolder, jobs: Sequence[Put | Wipe]) -> None:
+    def _write(self, jobs: Sequence[Put | Wipe]) -> None:
         for job in jobs:
             self._jobs.put(job)
-        for _ in jobs:
+
+    def _wait_written(self, count: int) -> None:
+        for _ in range(count):
             self._written.get()
 
     def _write_all(self) -> None:
