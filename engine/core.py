@@ -20,6 +20,7 @@ import zmq
 
 from engine import ipc
 from engine.config import EngineConfig
+from engine.disk.store import DiskStore, open_store
 from engine.errors import ConfigError, CoreError, ModelError
 from engine.fingerprint import fingerprint
 from engine.loop import EngineLoop
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     from engine.model.runner import ModelRunner
 
 _CONNECT_MS = 10_000
+_DISK_SECONDS = 5.0  # at exit, for what is still on its way to the disk
 _LINGER_MS = 1000  # at exit, for what is still on its way to the front
 _RECORD_FIELDS = frozenset(logging.makeLogRecord({}).__dict__) | {"message", "asctime"}
 
@@ -77,6 +79,7 @@ def run(config: EngineConfig, endpoint: str) -> None:
 
     runner = ModelRunner(config, folder)
     scheduler = make_scheduler(config, folder, runner, kv_format=runner.dtype)
+    store = open_disk(config, folder, runner, scheduler, kv_format=runner.dtype)
     recorder = record(config, folder, runner, scheduler)
     context = zmq.Context()
     socket = context.socket(zmq.PAIR)
@@ -91,6 +94,9 @@ def run(config: EngineConfig, endpoint: str) -> None:
         loop.run()
         log.info("core_stopped", extra={"step": scheduler.step})
     finally:
+        runner.close()
+        if store is not None:
+            store.close(_DISK_SECONDS)
         if recorder is not None:
             recorder.close()
         socket.close(linger=_LINGER_MS)
@@ -113,6 +119,23 @@ def record(config: EngineConfig, folder: ModelFolder, runner: Runner, scheduler:
     recorder = open_recorder(config.state_dir, config.trace_bytes, machine, speed)
     scheduler.roster.watcher = recorder
     return recorder
+
+
+def open_disk(
+    config: EngineConfig, folder: ModelFolder, runner: Runner, scheduler: Scheduler, *, kv_format: str = "auto"
+) -> DiskStore | None:
+    """Let blocks be kept on disk too; None where there is none, or no host memory above it.
+
+    Raises:
+        ConfigError: its folder cannot be one.
+    """
+    shape = runner.shape
+    if not (config.disk_bytes and shape.num_slabs):
+        return None
+    name = f"{fingerprint(folder, config)} {kv_format} {shape.block_size}"
+    store = open_store(config.disk_folder, shape.block_bytes, config.disk_bytes, name)
+    scheduler.memory.tiers.attach(store, runner)
+    return store
 
 
 def make_scheduler(config: EngineConfig, folder: ModelFolder, runner: Runner, *, kv_format: str = "auto") -> Scheduler:
