@@ -41,6 +41,8 @@ class BytesField(forms.MultiValueField):
         number, unit = data_list or ("", "MiB")
         if not self.required and not number.strip():
             return None
+        if unit not in UNITS:
+            raise forms.ValidationError(f"Choose a unit: {', '.join(UNITS)}.")
         try:
             amount = Decimal(number.strip().replace(",", ".")) * UNITS[unit]
         except InvalidOperation as error:

@@ -105,6 +105,10 @@ def test_a_boost_is_started_and_ended(console: Watched) -> None:
     page.get_by_role("button", name="Start a boost").click()
     boost = page.locator("#boost")
     boost.get_by_label("Requests at once").fill("64")
+    boost.get_by_role("button", name="Replay").click()
+    expect(page.locator("#boost-preview:not(.htmx-request)")).to_contain_text(
+        re.compile("answered in|nothing to replay|too busy|is at work")
+    )
     boost.get_by_text("15 min").click()
     boost.get_by_label("Reason").fill("A launch")
     boost.get_by_role("button", name="Start the boost").click()

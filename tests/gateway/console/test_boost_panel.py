@@ -56,6 +56,8 @@ def test_boost_is_started_and_ended(console: Client, tenant: TenantView, operato
         ({"max_running": ""}, "Change at least one limit"),
         ({"max_running": "32"}, "Change at least one limit"),
         ({"max_running": "0"}, "greater than or equal to 1"),
+        ({"kv_hard_bytes": "512"}, "Choose a unit"),
+        ({"kv_hard_bytes": "512", "kv_hard_bytes_unit": "parsec"}, "Select a valid choice"),
         ({"lasts": "", "amount": ""}, "how long the boost lasts"),
         ({"lasts": "", "amount": "40000", "unit": "days"}, "30 days"),
         ({"lasts": "77"}, ""),

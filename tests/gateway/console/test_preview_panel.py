@@ -16,6 +16,7 @@ from tenants.rules.policy import DEFAULT
 from tests.gateway.console.test_policy_page import form
 
 PREVIEW = "/operator/tenants/acme/policy/preview/"
+BOOST = "/operator/tenants/acme/policy/boost/preview/"
 QUIET = PreviewFigures(num_requests=10, prompt_tokens=1000, cached_tokens=500, ttft_p50_seconds=0.1, ttft_p99_seconds=1)
 
 
@@ -138,3 +139,41 @@ def test_guarantee_that_does_not_fit(console: Client, tenant: TenantView, worker
     wanted = form(current(tenant), kv_soft_bytes="2000", kv_hard_bytes="2000")
     assert "does not fit" in console.post(PREVIEW, wanted).content.decode()
     assert "cannot be reached" in console.post(PREVIEW, wanted | {"overcommit": "on"}).content.decode()
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({}, "Change a limit"),
+        ({"max_running": "32"}, "Change a limit"),
+        ({"kv_hard_bytes": "lots"}, "Mend the values first"),
+        ({"weight": "nan"}, "Mend the values first"),
+        ({"kv_soft_bytes": "512"}, "Mend the values first"),
+        ({"kv_soft_bytes": "512", "kv_soft_bytes_unit": "MiB"}, "must not be above kv_hard_bytes"),
+        ({"max_running": "64"}, "No worker is live"),
+        ({"max_running": "64", "lasts": "", "amount": "no number"}, "No worker is live"),
+    ],
+)
+def test_a_boost_that_is_being_written(fields: dict[str, str], words: str, console: Client, tenant: TenantView) -> None:
+    """Its limits are replayed before anything else of the form is filled in; nothing is started."""
+    before = current(tenant)
+    answer = console.post(BOOST, fields)
+    assert answer.status_code == 200
+    page = answer.content.decode()
+    assert words in page
+    assert 'id="boost-preview"' in page
+    assert (current(tenant), selectors.boost(tenant.id)) == (before, None)
+
+
+def test_a_boost_whose_guarantee_does_not_fit(console: Client, worker: str) -> None:
+    """It is refused as the boost would be, and replayed with overcommit."""
+    units = {"kv_soft_bytes_unit": "MiB", "kv_hard_bytes_unit": "MiB"}
+    wanted = {"kv_soft_bytes": "2000", "kv_hard_bytes": "2000"} | units
+    assert "does not fit" in console.post(BOOST, wanted).content.decode()
+    assert "cannot be reached" in console.post(BOOST, wanted | {"overcommit": "on"}).content.decode()
+
+
+def test_previews_are_for_operators(member: Callable[[str], User], signed_in: Callable[[User], Client]) -> None:
+    """To an owner of the tenant neither is there."""
+    owner = signed_in(member("owner"))
+    assert [owner.post(path, {"max_running": "64"}).status_code for path in (PREVIEW, BOOST)] == [404, 404]
