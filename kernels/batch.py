@@ -5,6 +5,8 @@ from typing import Protocol
 
 import torch
 
+from kernels.pages import LayerPages
+
 
 @dataclass(frozen=True, slots=True)
 class AttentionForm:
@@ -13,6 +15,23 @@ class AttentionForm:
     scale: float
     window: int = 0  # a token sees itself and the `window - 1` tokens before it; 0: all of them
     soft_cap: float = 0.0  # scores become `soft_cap * tanh(score / soft_cap)`; 0: they stay. Gemma 2 (arXiv 2408.00118)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hosted:
+    """Leading blocks of sequences that lie in slabs: attention reads them there. C slabs at most of a sequence."""
+
+    slabs: torch.Tensor  # [num_slabs, num_layers, block_elements]
+    table: torch.Tensor  # [S, C] int32: slabs of each sequence
+    tokens: torch.Tensor  # [S] int32: how many of its tokens they hold, whole blocks
+
+
+class Stream(Protocol):
+    """Attention of a step some of whose blocks are brought to the device for it, layer by layer."""
+
+    def attend(self, query: torch.Tensor, pages: LayerPages, form: AttentionForm) -> torch.Tensor:
+        """Return what `Ops.paged_attention` would, were all blocks in the pages."""
+        ...
 
 
 class Arrivals(Protocol):
@@ -44,6 +63,10 @@ class AttentionBatch:
     max_context: int  # longest context of the batch, or more: a recorded step serves any up to it
     num_decodes: int = 0  # so many leading sequences have one token: a backend may split their KV
     arrivals: Arrivals | None = None  # None: all layers are there
+    hosted: Hosted | None = None  # for backends that read slabs, see `Ops.reads_slabs`
+    stream: Stream | None = None  # for the others: it answers attention then
+    limits: torch.Tensor | None = None  # [S] int32: how many leading tokens of each are in these pages; None: all. Only
+    # `Ops.partial_attention` knows it, and `max_context` is the largest of them then
 
     @property
     def num_sequences(self) -> int:

@@ -94,4 +94,4 @@ class ComposedLayers:
             ops.kv_write(key, value, pages, batch.slots)
         else:
             ops.rope_kv_write(heads, layer.table, batch.positions, pages, batch.slots)
-        return ops.paged_attention(query, pages, batch, layer.form)
+        return ops.attend(query, pages, batch, layer.form)

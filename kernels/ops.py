@@ -39,6 +39,7 @@ class Ops(ABC):
     """One backend on one device in one dtype."""
 
     name: str
+    reads_slabs = False  # whether `paged_attention` knows `AttentionBatch.hosted`
 
     def __init__(self, device: torch.device, dtype: torch.dtype, weights: WeightDtype = "auto") -> None:
         self.device = device
@@ -73,16 +74,40 @@ class Ops(ABC):
     ) -> torch.Tensor:
         """Return causal attention of `query` `[T, H, D]` over each sequence's own pages: `[T, H * D]`.
 
-        Query head h reads KV head `h // (H / H_kv)`. Slots past a sequence's context, or before the window of all its
-        queries, are never read into the result.
+        Query head h reads KV head `h // (H / H_kv)`. Blocks of `batch.hosted` are read from its slabs. Slots past a
+        sequence's context, or before the window of all its queries, are never read into the result.
         """
 
     @abstractmethod
-    def merge_partials(self, parts: torch.Tensor, lse: torch.Tensor) -> torch.Tensor:
+    def partial_attention(
+        self, query: torch.Tensor, pages: LayerPages, batch: AttentionBatch, form: AttentionForm
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return attention over parts of each sequence's context, for `merge_partials` to join with other parts.
+
+        Tokens from `batch.limits` on are not there, so that a query may lie behind all of them, and see none.
+
+        Returns:
+            P parts, normalised, `[P, T, H, D]` float32, and their log-sum-exp of scores `[P, T, H]` float32: -inf for
+            a part of which a query sees nothing, whatever is in it then. P is the backend's own affair.
+        """
+
+    @abstractmethod
+    def merge_partials(
+        self, parts: torch.Tensor, lse: torch.Tensor, *, dtype: torch.dtype | None = None
+    ) -> torch.Tensor:
         """Join attention over P parts of a context: `parts` `[P, T, H, D]`, normalised, to `[T, H, D]`.
 
         `lse`: `[P, T, H]` float32, each part's log-sum-exp of scores; a part of -inf counts nothing, whatever is in it.
+        `dtype`: of the result, float32 or the ops'; None: the ops'.
         """
+
+    def attend(
+        self, query: torch.Tensor, pages: LayerPages, batch: AttentionBatch, form: AttentionForm
+    ) -> torch.Tensor:
+        """Return `paged_attention`, wherever the blocks of the batch are."""
+        if batch.stream is not None:
+            return batch.stream.attend(query, pages, form)
+        return self.paged_attention(query, pages, batch, form)
 
     @abstractmethod
     def gather_blocks(

@@ -58,7 +58,7 @@ class PagedAttention:
         if self._batch.arrivals is not None:
             self._batch.arrivals.wait(layer)
         self._ops.kv_write(_padded(key, width, kind), _padded(value, width, kind), pages, self._batch.slots)
-        out = self._ops.paged_attention(_padded(query, width, kind), pages, self._batch, form)
+        out = self._ops.attend(_padded(query, width, kind), pages, self._batch, form)
         return out.view(*query.shape[:2], width)[..., : value.shape[-1]].to(query.dtype)
 
 

@@ -9,9 +9,9 @@ from collections.abc import Sequence
 import torch
 
 from kernels.batch import AttentionBatch
-from kernels.cpu.library import CpuBatch, CpuLayer, Geometry, Level, Library
+from kernels.cpu.library import CpuBatch, CpuHosted, CpuLayer, Geometry, Level, Library
 from kernels.cpu.panels import PanelLinear
-from kernels.layers import Layer
+from kernels.layers import ComposedLayers, Layer
 from kernels.pages import Pages
 
 _TYPES = {torch.float32: 0, torch.bfloat16: 1}
@@ -21,7 +21,11 @@ _ACTIVATIONS = {"silu": 0, "gelu": 1}
 class CpuLayers:
     """Layers whose linears are all in panels."""
 
-    def __init__(self, functions: Library, level: Level, dtype: torch.dtype, layers: Sequence[Layer]) -> None:
+    def __init__(
+        self, functions: Library, level: Level, dtype: torch.dtype, layers: Sequence[Layer], composed: ComposedLayers
+    ) -> None:
+        """Prepare the layers; `composed`, the same, run steps whose attention is a stream's."""
+        self._composed = composed
         self._run = functions.layers
         self._level, self._type = int(level), _TYPES[dtype]
         self._kept = tuple(layers)  # the structs have only addresses
@@ -40,7 +44,10 @@ class CpuLayers:
         self, hidden: torch.Tensor, residual: torch.Tensor, pages: Pages, batch: AttentionBatch
     ) -> torch.Tensor:
         """See `LayerStack.__call__`; `hidden` is overwritten and returned."""
+        if batch.stream is not None:
+            return self._composed(hidden, residual, pages, batch)
         assert hidden.is_contiguous() and residual.is_contiguous() and len(self._kept) == pages.shape.num_layers
+        hosted = hosted_of(batch, 0)
         step = CpuBatch(
             batch.block_table.data_ptr(),
             batch.block_table.stride(0),
@@ -52,6 +59,7 @@ class CpuLayers:
             hidden.shape[0],
             batch.num_sequences,
             pages.shape.block_size,
+            None if hosted is None else ctypes.addressof(hosted),
         )
         self._run(
             self._level,
@@ -67,6 +75,21 @@ class CpuLayers:
             torch.get_num_threads(),
         )
         return hidden
+
+
+def hosted_of(batch: AttentionBatch, layer: int) -> CpuHosted | None:
+    """Return the batch's blocks in slabs as the library takes them, from one layer on; None: there are none."""
+    if batch.hosted is None:
+        return None
+    slabs, table = batch.hosted.slabs, batch.hosted.table
+    return CpuHosted(
+        slabs[:, layer:].data_ptr(),
+        slabs.stride(0),
+        slabs.stride(1),
+        table.data_ptr(),
+        table.stride(0),
+        batch.hosted.tokens.data_ptr(),
+    )
 
 
 def _arrivals(batch: AttentionBatch) -> tuple[int | None, int | None]:

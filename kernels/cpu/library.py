@@ -12,7 +12,8 @@ _SIGNATURES: dict[str, tuple[type, ...]] = {
     "tg_paged_attention": (
         *(_int, _int, _pointer, _pointer, _long, _pointer),  # level, type, out, query, query stride, pages
         *(_pointer, _long, _pointer, _pointer, _pointer, _int),  # table, its stride, rows, starts, contexts, sequences
-        *(_pointer, _float, _int, _float, _int),  # geometry, scale, window, soft cap, threads
+        *(_pointer, _float, _int, _float),  # geometry, scale, window, soft cap
+        *(_pointer, _pointer, _pointer, _int),  # limits, hosted, log-sum-exps, threads
     ),
     "tg_rms_norm": (
         *(_int, _int, _pointer, _long, _pointer, _pointer, _pointer),  # level, type, x, stride, residual, weight, out
@@ -64,7 +65,13 @@ _SIGNATURES: dict[str, tuple[type, ...]] = {
     ),
     "tg_advise_huge": (_pointer, _long),
     "tg_move_blocks": (
-        *(_int, _pointer, _long, _long, _pointer),  # level, from, bytes from block to block and layer to layer, block ids
+        *(
+            _int,
+            _pointer,
+            _long,
+            _long,
+            _pointer,
+        ),  # level, from, bytes from block to block and layer to layer, block ids
         *(_pointer, _long, _long, _pointer),  # to, the same
         *(_long, _long, _long, _int),  # blocks, layers, bytes of one block in one layer, threads
     ),
@@ -127,6 +134,20 @@ class CpuBatch(ctypes.Structure):
         ("tokens", ctypes.c_int64),
         ("sequences", ctypes.c_int32),
         ("block_size", ctypes.c_int32),
+        ("hosted", ctypes.c_void_p),
+    )
+
+
+class CpuHosted(ctypes.Structure):
+    """Leading blocks of sequences that lie in slabs, as the library's `Hosted`."""
+
+    _fields_ = (
+        ("slabs", ctypes.c_void_p),
+        ("slab_stride", ctypes.c_int64),
+        ("layer_stride", ctypes.c_int64),
+        ("table", ctypes.c_void_p),
+        ("table_stride", ctypes.c_int64),
+        ("tokens", ctypes.c_void_p),
     )
 
 

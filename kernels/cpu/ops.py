@@ -15,12 +15,12 @@ import torch
 
 from kernels.batch import AttentionBatch, AttentionForm
 from kernels.cpu.build import library
-from kernels.cpu.layers import CpuLayers
+from kernels.cpu.layers import CpuLayers, hosted_of
 from kernels.cpu.library import Geometry, Level, Library
 from kernels.cpu.linear import choose_linear
 from kernels.cpu.panels import PanelLinear
 from kernels.errors import BackendUnavailable
-from kernels.layers import Layer, LayerStack
+from kernels.layers import ComposedLayers, Layer, LayerStack
 from kernels.ops import Linear, Ops
 from kernels.pages import LayerPages, Pages, PageShape
 from kernels.quantised import WeightDtype
@@ -42,6 +42,7 @@ class CpuOps(Ops):
     """C++ on the CPU, on torch's own OpenMP threads."""
 
     name = "cpu"
+    reads_slabs = True
 
     def __init__(self, dtype: torch.dtype, functions: Library, level: Level, weights: WeightDtype = "auto") -> None:
         super().__init__(torch.device("cpu"), dtype, weights)
@@ -99,8 +100,31 @@ class CpuOps(Ops):
     ) -> torch.Tensor:
         """See `Ops.paged_attention`."""
         tokens, heads, dim = query.shape
-        assert query.stride()[1:] == (dim, 1)
         out = torch.empty((tokens, heads * dim), dtype=self.dtype)
+        self._attend(out, None, query, pages, batch, form)
+        return out
+
+    def partial_attention(
+        self, query: torch.Tensor, pages: LayerPages, batch: AttentionBatch, form: AttentionForm
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """See `Ops.partial_attention`; one part."""
+        out = torch.empty((1, *query.shape), dtype=torch.float32)
+        lse = torch.empty((1, *query.shape[:2]), dtype=torch.float32)
+        self._attend(out, lse, query, pages, batch, form)
+        return out, lse
+
+    def _attend(
+        self,
+        out: torch.Tensor,
+        lse: torch.Tensor | None,
+        query: torch.Tensor,
+        pages: LayerPages,
+        batch: AttentionBatch,
+        form: AttentionForm,
+    ) -> None:
+        _, heads, dim = query.shape
+        assert query.stride()[1:] == (dim, 1)
+        hosted = hosted_of(batch, pages.layer)
         self._functions.paged_attention(
             self._level,
             self._type,
@@ -118,18 +142,23 @@ class CpuOps(Ops):
             form.scale,
             form.window,
             form.soft_cap,
+            None if batch.limits is None else batch.limits.data_ptr(),
+            None if hosted is None else ctypes.byref(hosted),
+            None if lse is None else lse.data_ptr(),
             torch.get_num_threads(),
         )
-        return out
 
-    def merge_partials(self, parts: torch.Tensor, lse: torch.Tensor) -> torch.Tensor:
+    def merge_partials(
+        self, parts: torch.Tensor, lse: torch.Tensor, *, dtype: torch.dtype | None = None
+    ) -> torch.Tensor:
         """See `Ops.merge_partials`."""
         count, tokens, heads, dim = parts.shape
+        dtype = dtype or self.dtype
         assert parts.is_contiguous() and lse.is_contiguous() and lse.dtype == torch.float32
-        assert lse.shape == parts.shape[:3] and parts.dtype in (self.dtype, torch.float32)
-        out = torch.empty((tokens, heads, dim), dtype=self.dtype)
+        assert lse.shape == parts.shape[:3] and parts.dtype in (dtype, torch.float32)
+        out = torch.empty((tokens, heads, dim), dtype=dtype)
         self._functions.merge_partials(
-            *(self._level, self._type, _TYPES[parts.dtype], parts.data_ptr(), lse.data_ptr(), out.data_ptr()),
+            *(self._level, _TYPES[dtype], _TYPES[parts.dtype], parts.data_ptr(), lse.data_ptr(), out.data_ptr()),
             *(count, tokens * heads, dim, torch.get_num_threads()),
         )
         return out
@@ -318,7 +347,7 @@ class CpuOps(Ops):
     def pack_layers(self, layers: Sequence[Layer]) -> LayerStack:
         """See `Ops.pack_layers`; one call of the library where it has all the linears."""
         if CpuLayers.can_run(layers):
-            return CpuLayers(self._functions, Level(self._level), self.dtype, layers)
+            return CpuLayers(self._functions, Level(self._level), self.dtype, layers, ComposedLayers(self, layers))
         return super().pack_layers(layers)
 
 

@@ -41,6 +41,7 @@ class ReferenceOps(Ops):
     """Torch on any device."""
 
     name = "reference"
+    reads_slabs = True
 
     def kv_write(self, key: torch.Tensor, value: torch.Tensor, pages: LayerPages, slots: torch.Tensor) -> None:
         """See `Ops.kv_write`."""
@@ -52,11 +53,20 @@ class ReferenceOps(Ops):
         """See `Ops.paged_attention`."""
         return attention.paged_attention(query, pages, batch, form)
 
-    def merge_partials(self, parts: torch.Tensor, lse: torch.Tensor) -> torch.Tensor:
+    def partial_attention(
+        self, query: torch.Tensor, pages: LayerPages, batch: AttentionBatch, form: AttentionForm
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """See `Ops.partial_attention`; one part."""
+        out, lse = attention.partial_attention(query, pages, batch, form)
+        return out[None], lse[None]
+
+    def merge_partials(
+        self, parts: torch.Tensor, lse: torch.Tensor, *, dtype: torch.dtype | None = None
+    ) -> torch.Tensor:
         """See `Ops.merge_partials`. Source: FlashInfer (arXiv 2501.01005), section 2.2."""
         weights = (lse - lse.amax(0)).exp().unsqueeze(-1)  # [P, T, H, 1]
         counted = parts.float().masked_fill(weights == 0, 0.0)
-        return ((weights * counted).sum(0) / weights.sum(0)).to(self.dtype)
+        return ((weights * counted).sum(0) / weights.sum(0)).to(dtype or self.dtype)
 
     def gather_blocks(
         self,

@@ -13,7 +13,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -101,7 +101,9 @@ def cases(shape: Shape, dtype: torch.dtype, capability: int) -> Iterator[Launch]
     layer = pages.layers[0]
     for context in (400, 8000):  # in one part, in several
         yield decode_launch(query, layer, _batch(64, 1, context), form, capability)[0]
+        yield decode_launch(query, layer, _part(_batch(64, 1, context)), form, capability, wide=True)[0]
     yield prefill_launch(query, layer, _batch(2, 32, 8000), form, capability)[0]
+    yield prefill_launch(query, layer, _part(_batch(2, 32, 8000)), form, capability, wide=True)[0]
     parts = torch.empty((16, 64, shape.query_heads, shape.dim), dtype=torch.float32, device=_META)
     yield merge_launch(parts, parts[..., 0], dtype)[0]
     slots = _whole(64, torch.int64)
@@ -192,6 +194,11 @@ def _batch(sequences: int, query: int, context: int) -> AttentionBatch:
         max_query=query,
         max_context=context,
     )
+
+
+def _part(batch: AttentionBatch) -> AttentionBatch:
+    """Return the batch over a part of its contexts."""
+    return replace(batch, limits=batch.contexts)
 
 
 def _resources(binary: bytes) -> dict[str, int]:

@@ -19,22 +19,28 @@ from kernels.triton_ops.tuning import SPLIT, Shape, decode_tile
 
 @triton.jit(do_not_specialize=["num_sequences"])
 def decode_kernel(
-    out, lse, query, pages, table, rows, contexts, query_stride, table_stride, num_sequences, scale, soft_cap, window,
+    out, lse, query, pages, table, rows, contexts, limits, query_stride, table_stride, num_sequences,
+    scale, soft_cap, window,
     GROUP: tl.constexpr, KV_HEADS: tl.constexpr, DIM: tl.constexpr, SLOTS: tl.constexpr,
     BLOCK_G: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_N: tl.constexpr, SPLIT: tl.constexpr,
-    CAPPED: tl.constexpr, WINDOWED: tl.constexpr, PRECISION: tl.constexpr,
+    CAPPED: tl.constexpr, WINDOWED: tl.constexpr, LIMITED: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """Write `out[split, sequence]` `[H, D]` and `lse[split, sequence]` `[H]`.
 
-    A split without tokens has -inf, and only the first one has an output then.
+    A split without tokens has -inf, and only the first one has an output then. LIMITED: tokens from `limits[sequence]`
+    on are not there.
     """
     sequence, head, split = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     context = tl.load(contexts + sequence)
     first, oldest = split * SPLIT, 0
+    end = tl.minimum(split * SPLIT + SPLIT, context)
+    if LIMITED:
+        end = tl.minimum(end, tl.load(limits + sequence))
     if WINDOWED:
         oldest = tl.maximum(context - window, 0)
         first = tl.maximum(first, oldest // BLOCK_N * BLOCK_N)
-    end = tl.minimum(split * SPLIT + SPLIT, context)
+        if LIMITED:
+            first = tl.where(end <= oldest, end, first)  # no tile without a token
 
     members, dims = tl.arange(0, BLOCK_G), tl.arange(0, BLOCK_D)
     real = (members < GROUP)[:, None] & (dims < DIM)[None, :]
@@ -72,12 +78,19 @@ def decode_kernel(
 
 
 def decode_launch(
-    query: torch.Tensor, pages: LayerPages, batch: AttentionBatch, form: AttentionForm, capability: int
+    query: torch.Tensor,
+    pages: LayerPages,
+    batch: AttentionBatch,
+    form: AttentionForm,
+    capability: int,
+    *,
+    wide: bool = False,
 ) -> tuple[Launch, torch.Tensor, torch.Tensor]:
     """Prepare the attention of `query` `[S, H, D]`, one token of each of the batch's first S sequences.
 
     Returns:
-        The launch; the outputs `[P, S, H, D]`, float32 unless P is 1; their log-sum-exp `[P, S, H]` float32.
+        The launch; the outputs `[P, S, H, D]`, float32 unless P is 1 and it is not to be `wide`; their log-sum-exp
+        `[P, S, H]` float32.
     """
     num_sequences, heads, dim = query.shape
     shape = pages.shape
@@ -85,7 +98,7 @@ def decode_launch(
     tile = decode_tile(Shape(capability, query.element_size(), padded))
     group = heads // shape.num_kv_heads
     parts = max(1, -(-batch.max_context // SPLIT))
-    dtype = query.dtype if parts == 1 else torch.float32
+    dtype = query.dtype if parts == 1 and not wide else torch.float32
     out = torch.empty((parts, num_sequences, heads, dim), dtype=dtype, device=query.device)
     lse = torch.empty((parts, num_sequences, heads), dtype=torch.float32, device=query.device)
     arguments = {
@@ -96,10 +109,12 @@ def decode_launch(
         "table": batch.block_table,
         "rows": batch.rows,
         "contexts": batch.contexts,
+        "limits": batch.contexts if batch.limits is None else batch.limits,
         "query_stride": query.stride(0),
         "table_stride": batch.block_table.stride(0),
         "num_sequences": num_sequences,
         **form_arguments(form, query.dtype),
+        "LIMITED": batch.limits is not None,
         "GROUP": group,
         "KV_HEADS": shape.num_kv_heads,
         "DIM": dim,

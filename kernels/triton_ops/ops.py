@@ -73,9 +73,32 @@ class TritonOps(Ops):
         launch.run()
         return parts[0] if parts.shape[0] == 1 else self.merge_partials(parts, lse)
 
-    def merge_partials(self, parts: torch.Tensor, lse: torch.Tensor) -> torch.Tensor:
+    def partial_attention(
+        self, query: torch.Tensor, pages: LayerPages, batch: AttentionBatch, form: AttentionForm
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """See `Ops.partial_attention`: one part of a chunk, of decodes as many as their KV is split in."""
+        num_decodes = batch.num_sequences if batch.max_query == 1 else batch.num_decodes
+        if num_decodes == batch.num_sequences:
+            launch, out, lse = decode_launch(query, pages, batch, form, self._capability, wide=True)
+            launch.run()
+            return out, lse
+        launch, chunks, chunks_lse = prefill_launch(query, pages, batch, form, self._capability, wide=True)
+        launch.run()
+        if not num_decodes:
+            return chunks[None], chunks_lse[None]
+        launch, out, lse = decode_launch(query[:num_decodes], pages, batch, form, self._capability, wide=True)
+        launch.run()
+        parts = chunks.new_empty((len(out), *chunks.shape))
+        every = chunks_lse.new_full((len(out), *chunks_lse.shape), float("-inf"))
+        parts[:, :num_decodes], every[:, :num_decodes] = out, lse
+        parts[0, num_decodes:], every[0, num_decodes:] = chunks[num_decodes:], chunks_lse[num_decodes:]
+        return parts, every
+
+    def merge_partials(
+        self, parts: torch.Tensor, lse: torch.Tensor, *, dtype: torch.dtype | None = None
+    ) -> torch.Tensor:
         """See `Ops.merge_partials`."""
-        launch, out = merge_launch(parts, lse, self.dtype)
+        launch, out = merge_launch(parts, lse, dtype or self.dtype)
         launch.run()
         return out
 

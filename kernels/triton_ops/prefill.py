@@ -67,13 +67,16 @@ def _sweep(
 
 @triton.jit(do_not_specialize=["num_sequences"])
 def prefill_kernel(
-    out, lse, query, pages, table, rows, starts, contexts, query_stride, table_stride, num_sequences,
+    out, lse, query, pages, table, rows, starts, contexts, limits, query_stride, table_stride, num_sequences,
     scale, soft_cap, window,
     GROUP: tl.constexpr, KV_HEADS: tl.constexpr, DIM: tl.constexpr, SLOTS: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_Q: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_N: tl.constexpr,
-    CAPPED: tl.constexpr, WINDOWED: tl.constexpr, PRECISION: tl.constexpr,
+    CAPPED: tl.constexpr, WINDOWED: tl.constexpr, LIMITED: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """Write `out[token]` `[H, D]` and `lse[token]` `[H]` of one tile; `starts` are the sequences' first tokens."""
+    """Write `out[token]` `[H, D]` and `lse[token]` `[H]` of one tile; `starts` are the sequences' first tokens.
+
+    LIMITED: tokens from `limits[sequence]` on are not there.
+    """
     tile, head = tl.program_id(0), tl.program_id(1)
     sequence = _sequence_of(tile, starts, num_sequences, BLOCK_Q)
     begin = tl.load(starts + sequence)
@@ -93,7 +96,12 @@ def prefill_kernel(
         positions = context - length + index
         lowest = context - length + chosen  # of the tile's positions
         end = tl.minimum(lowest + BLOCK_Q, context)
-        diagonal = (lowest + 1) // BLOCK_N * BLOCK_N  # before it, every row sees every token
+        unseen = end - window  # by the last row, before it
+        diagonal = lowest + 1  # before it, every row sees every token
+        if LIMITED:
+            end = tl.minimum(end, tl.load(limits + sequence))
+            diagonal = tl.minimum(diagonal, end)
+        diagonal = diagonal // BLOCK_N * BLOCK_N
 
         top = tl.full([BLOCK_M], float("-inf"), tl.float32)
         total = tl.zeros([BLOCK_M], tl.float32)
@@ -102,7 +110,7 @@ def prefill_kernel(
         oldest = tl.maximum(lowest - window + 1, 0)
         if WINDOWED:  # but for those that are before the last row's window
             first = oldest // BLOCK_N * BLOCK_N
-            full = tl.maximum(end - window, 0)
+            full = tl.maximum(unseen, 0)
             full = tl.minimum((full + BLOCK_N - 1) // BLOCK_N * BLOCK_N, diagonal)
             acc, top, total = _sweep(
                 acc, top, total, q, positions, pages, row, head, first, full, oldest, end, scale, soft_cap, window,
@@ -123,21 +131,28 @@ def prefill_kernel(
 
 
 def prefill_launch(
-    query: torch.Tensor, pages: LayerPages, batch: AttentionBatch, form: AttentionForm, capability: int
+    query: torch.Tensor,
+    pages: LayerPages,
+    batch: AttentionBatch,
+    form: AttentionForm,
+    capability: int,
+    *,
+    wide: bool = False,
 ) -> tuple[Launch, torch.Tensor, torch.Tensor]:
     """Prepare the attention of `query` `[T, H, D]` for the batch's sequences behind its decodes.
 
     Returns:
-        The launch; the outputs `[T, H, D]`, of which those of decodes are not written; their log-sum-exp `[T, H]`.
+        The launch; the outputs `[T, H, D]`, of which those of decodes are not written, float32 if they are to be
+        `wide`; their log-sum-exp `[T, H]`.
     """
     tokens, heads, dim = query.shape
     skipped, num_sequences = batch.num_decodes, batch.num_sequences - batch.num_decodes
     shape = pages.shape
     padded = power_of_two(dim)
-    tile = prefill_tile(Shape(capability, query.element_size(), padded))
+    tile = prefill_tile(Shape(capability, query.element_size(), padded), wide=wide)
     group = heads // shape.num_kv_heads
     lines = max(tile.rows, power_of_two(group))
-    out = torch.empty((tokens, heads, dim), dtype=query.dtype, device=query.device)
+    out = torch.empty((tokens, heads, dim), dtype=torch.float32 if wide else query.dtype, device=query.device)
     lse = torch.empty((tokens, heads), dtype=torch.float32, device=query.device)
     arguments = {
         "out": out,
@@ -148,10 +163,12 @@ def prefill_launch(
         "rows": batch.rows[skipped:],
         "starts": batch.query_starts[skipped:],
         "contexts": batch.contexts[skipped:],
+        "limits": (batch.contexts if batch.limits is None else batch.limits)[skipped:],
         "query_stride": query.stride(0),
         "table_stride": batch.block_table.stride(0),
         "num_sequences": num_sequences,
         **form_arguments(form, query.dtype),
+        "LIMITED": batch.limits is not None,
         "GROUP": group,
         "KV_HEADS": shape.num_kv_heads,
         "DIM": dim,

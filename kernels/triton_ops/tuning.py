@@ -61,6 +61,8 @@ _PREFILL = {
     (90, 4, 128): Tile(16, 16, 4, 3),
     (90, 4, 256): Tile(16, 16, 8, 3),
 }
+# Where results that are left in float32 would spill.
+_WIDE_PREFILL = _PREFILL | {(80, 2, 128): Tile(64, 64, 8, 3)}
 
 
 def decode_tile(shape: Shape) -> Tile:
@@ -68,9 +70,9 @@ def decode_tile(shape: Shape) -> Tile:
     return _look_up(_DECODE, shape)
 
 
-def prefill_tile(shape: Shape) -> Tile:
-    """Return the tile of `prefill.py` for a shape."""
-    return _look_up(_PREFILL, shape)
+def prefill_tile(shape: Shape, *, wide: bool = False) -> Tile:
+    """Return the tile of `prefill.py` for a shape; `wide`: its results are float32, whatever the queries are."""
+    return _look_up(_WIDE_PREFILL if wide else _PREFILL, shape)
 
 
 def _look_up(table: dict[tuple[int, int, int], Tile], shape: Shape) -> Tile:

@@ -1,7 +1,7 @@
 """Random inputs for kernel tests, and attention in float64 over plain tensors: the oracle of every backend."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -79,9 +79,14 @@ def make_case(ops: Ops, heads: Heads, sequences: Sequence[tuple[int, int]], *, b
 
 def exact_attention(case: Case, form: AttentionForm) -> torch.Tensor:
     """Return what `paged_attention` should, in float64."""
-    out = []
+    return exact_parts(case, form, case.batch.contexts.tolist())[0].flatten(1)
+
+
+def exact_parts(case: Case, form: AttentionForm, limits: Sequence[int]) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return attention over the first tokens of each sequence `[T, H, D]`, and its log-sum-exp `[T, H]`, in float64."""
+    out, lse = [], []
     starts = case.batch.query_starts.tolist()
-    for index, (key, value) in enumerate(zip(case.keys, case.values, strict=True)):
+    for index, (key, value, limit) in enumerate(zip(case.keys, case.values, limits, strict=True)):
         query = case.query[starts[index] : starts[index + 1]].double()
         group = query.shape[1] // key.shape[1]
         wide_key, wide_value = (part.double().repeat_interleave(group, 1) for part in (key, value))
@@ -91,10 +96,30 @@ def exact_attention(case: Case, form: AttentionForm) -> torch.Tensor:
         context, length = key.shape[0], query.shape[0]
         position = torch.arange(context, device=query.device)
         own = position[context - length :, None]
-        hidden = (position > own) | (position <= own - (form.window or context))
+        hidden = (position > own) | (position <= own - (form.window or context)) | (position >= limit)
         scores = scores.masked_fill(hidden, float("-inf"))
-        out.append(torch.einsum("hqk,khd->qhd", scores.softmax(-1), wide_value).flatten(1))
-    return torch.cat(out)
+        out.append(torch.einsum("hqk,khd->qhd", scores.softmax(-1), wide_value))
+        lse.append(scores.logsumexp(-1).T)
+    return torch.cat(out), torch.cat(lse)
+
+
+def check_parts(ops: Ops, case: Case, form: AttentionForm, limits: Sequence[int]) -> None:
+    """Compare attention over parts of the contexts with the oracle: joined by their log-sum-exps, and these."""
+    batch = replace(
+        case.batch, limits=torch.tensor(limits, dtype=torch.int32, device=ops.device), max_context=max(limits)
+    )
+    parts, each = ops.partial_attention(case.query, case.pages, batch, form)
+    assert parts.dtype == each.dtype == torch.float32
+    assert parts.shape[:3] == each.shape
+    lse = each.logsumexp(0)
+    out, total = exact_parts(case, form, limits)
+    seen = total > float("-inf")
+    assert torch.equal(lse > float("-inf"), seen)
+    tolerance = TOLERANCE[ops.dtype]
+    torch.testing.assert_close(lse[seen].double(), total[seen], atol=tolerance, rtol=tolerance)
+    rows = seen.all(-1)
+    found = ops.merge_partials(parts[:, rows], each[:, rows], dtype=torch.float32)
+    torch.testing.assert_close(found.double(), out[rows], atol=tolerance, rtol=tolerance)
 
 
 def assert_close(found: torch.Tensor, exact: torch.Tensor) -> None:

@@ -3,6 +3,8 @@
 bfloat16 is left out, since the interpreter's arithmetic in it is wrong. `test_triton_aot.py` compiles for real GPUs.
 """
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -10,7 +12,7 @@ from kernels.batch import AttentionForm
 from kernels.pages import Pages, PageShape
 from kernels.reference.ops import ReferenceOps
 from kernels.triton_ops.ops import TritonOps
-from tests.kernels.cases import Case, Heads, assert_close, exact_attention, make_case
+from tests.kernels.cases import Case, Heads, assert_close, check_parts, exact_attention, make_case
 from tests.kernels.test_sampling import KINDS, make, ways
 
 CPU = torch.device("cpu")
@@ -82,6 +84,26 @@ def test_mixed_batch(ops: TritonOps) -> None:
         **{name: getattr(case.batch, name) for name in case.batch.__slots__ if name != "num_decodes"}, num_decodes=2
     )
     assert_close(ops.paged_attention(case.query, case.pages, counted, FORM), exact_attention(case, FORM))
+
+
+@pytest.mark.parametrize("window", [0, 1, 33, 500])
+def test_parts(ops: TritonOps, window: int) -> None:
+    """Parts of contexts with their log-sum-exps, in decodes of one split and of several, in chunks and in both."""
+    form = AttentionForm(0.125, window)
+    for sequences, limits in (
+        ([(1, 40), (1, 60), (1, 9)], [20, 0, 9]),
+        ([(1, 1100), (1, 5)], [1000, 5]),
+        ([(5, 21), (19, 70), (1, 30)], [16, 48, 25]),
+    ):
+        check_parts(ops, make_case(ops, Heads(2, 1, 64), sequences, block_size=16), form, limits)
+    case = make_case(ops, Heads(2, 1, 64), [(1, 700), (1, 5), (20, 45), (1, 33)], block_size=16)
+    check_parts(ops, replace(case, batch=replace(case.batch, num_decodes=2)), form, [600, 0, 16, 33])
+
+
+def test_parts_with_a_soft_cap(ops: TritonOps) -> None:
+    """Scores are bent before they are summed; a part of one program sums in float32 too."""
+    case = make_case(ops, Heads(4, 2, 64), [(6, 60), (9, 9)], block_size=16)
+    check_parts(ops, case, AttentionForm(1.0, 20, 5.0), [48, 3])
 
 
 def test_result_ignores_batch_mates(ops: TritonOps) -> None:

@@ -46,6 +46,9 @@ struct AttentionArgs {
     float scale;
     int window;      // tokens that a query sees, itself included; 0: all
     float soft_cap;  // 0: none
+    const void* slabs;     // this layer's part of slab 0
+    int64_t slab_stride;   // elements from slab to slab
+    float* lse;            // log-sum-exps of a part of attention, which is left in float32; null: attention whole
 };
 
 // Query tokens [first, first + tokens), the first at `position` of its sequence, against KV [kv_first, kv_end).
@@ -56,6 +59,8 @@ struct Item {
     int32_t leader;   // index of the item that is the first of them
     int32_t pending;  // of a leader: ranges that are not done yet
     int64_t partial;  // index of the first of its rows among the partials
+    const int32_t* slabs;  // where tokens before `hosted` lie, a slab for each block
+    int32_t hosted;
 };
 
 constexpr int PANEL = 32;           // outputs of a linear layer computed together
@@ -245,6 +250,19 @@ struct Sequences {
     int64_t table_stride;
     const int32_t *rows, *query_starts, *contexts;
     int32_t count;
+    const int32_t* limits;  // tokens that are there, of each; null: all
+    const int32_t* slabs;   // hosted blocks, a row for each; null: none has any
+    int64_t slabs_stride;
+    const int32_t* hosted;  // tokens in them
+};
+
+// Leading blocks of sequences that lie in slabs.
+struct Hosted {
+    const void* slabs;  // [slab][layer][elements]
+    int64_t slab_stride, layer_stride;  // elements
+    const int32_t* table;
+    int64_t table_stride;
+    const int32_t* tokens;  // of each sequence: whole blocks
 };
 
 #include "schedule.inc"
@@ -381,12 +399,15 @@ void tg_advise_huge(void* start, int64_t bytes) {
 #endif
 }
 
+// With `lse`, `out` is float32, and what a query sees nothing of is 0 with -inf. `h`, unless null, has its slabs at this layer.
 void tg_paged_attention(int level, int type, void* out, const void* query, int64_t query_stride, const void* pages,
                         const int32_t* table, int64_t table_stride, const int32_t* rows, const int32_t* query_starts,
                         const int32_t* contexts, int count, const Geometry* g, float scale, int window,
-                        float soft_cap, int threads) {
-    const AttentionArgs a = {out, query, pages, query_stride, *g, scale, window, soft_cap};
-    const Sequences s = {table, table_stride, rows, query_starts, contexts, count};
+                        float soft_cap, const int32_t* limits, const Hosted* h, float* lse, int threads) {
+    const AttentionArgs a = {out, query, pages, query_stride, *g, scale, window, soft_cap, h ? h->slabs : nullptr,
+                             h ? h->slab_stride : 0, lse};
+    const Sequences s = {table, table_stride, rows, query_starts, contexts, count, limits, h ? h->table : nullptr,
+                         h ? h->table_stride : 0, h ? h->tokens : nullptr};
     if (type == BFLOAT16) run_attention<bf16>(level, a, s, threads);
     else run_attention<float>(level, a, s, threads);
 }
