@@ -147,7 +147,8 @@ def test_a_smaller_store_after_a_restart(tmp_path: Path) -> None:
         wait_until(store, lambda: not list((tmp_path / "disk").glob("stale-*")))
         data = b"".join(path.read_bytes() for path in (tmp_path / "disk").iterdir())
         assert [number for number in found if found[number][:64] in data] == kept
-        put(store, range(20, 40))
+        for number in range(20, 40):
+            put(store, [number])
         assert sum(path.stat().st_size for path in extents(tmp_path / "disk")) == 7 * STRIDE
         store.audit()
 
