@@ -67,8 +67,8 @@ def test_killed_at_any_instant(tmp_path: Path) -> None:
             assert store.problem == ""
             found += check_all(store)
             store.close(DEADLINE)
-    assert found > 50
-    assert ended > 50
+    assert found > 10
+    assert ended > 10
 
 
 class Volatile(FailingFiles):
