@@ -8,13 +8,14 @@ that was. So all that is free is overwritten, once: what was overwritten and not
 use meanwhile is theirs: a block holds something of an earlier owner only where nobody reads, until it is free again.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from engine.memory.eviction.base import BlockKey
 from engine.memory.supply import Supply
 from engine.memory.tiers.host import HostTier
 from engine.memory.tiers.mover import Mover
 from engine.request import BlockId
+from engine.step import StepPlan
 
 
 class Erasure:
@@ -36,7 +37,8 @@ class Wiper:
         self._supply, self._mover, self._host = supply, mover, host
         self._pending: list[Erasure] = []
         self._blocks: dict[BlockId, None] = {}  # free ones, to be overwritten
-        self._is_clean = bytearray(supply.pool.num_blocks)  # 1: overwritten, and not allocated since
+        self._is_clean = bytearray(supply.pool.num_blocks)  # 1: overwritten, and not used since
+        self._has_wiped = False
 
     @property
     def is_busy(self) -> bool:
@@ -47,18 +49,25 @@ class Wiper:
         """Take an erasure in; the blocks themselves are given up already, in each tier."""
         self._pending.append(erasure)
 
-    def take_blocks(self, allocated: Sequence[BlockId], limit: int) -> list[BlockId]:
-        """Return blocks to overwrite before the next step: up to `limit`, and those of them that it has allocated."""
-        self._begin()
+    def take_blocks(self, plan: StepPlan | None, limit: int) -> list[BlockId]:
+        """Return blocks to overwrite before a plan is launched: up to `limit`, and those that it has allocated."""
+        allocated = plan.poison if plan is not None else ()
+        self._begin({move.block for move in plan.stores} if plan is not None else set())
         clean = self._is_clean
         due = [block for block in allocated if block in self._blocks] if self._blocks else []
         due += [block for block in self._blocks if block not in due][: max(0, limit - len(due))] if self._blocks else []
         for block in due:
             del self._blocks[block]
             clean[block] = 1
-        for block in allocated:
-            clean[block] = 0
+        self._has_wiped = True
         return due
+
+    def used(self, blocks: Iterable[BlockId]) -> None:
+        """Note that something may be written to these blocks from here on."""
+        if self._has_wiped:
+            clean = self._is_clean
+            for block in blocks:
+                clean[block] = 0
 
     def erased_on_disk(self, ticket: int) -> None:
         """Note that the disk has done its part of something."""
@@ -73,14 +82,17 @@ class Wiper:
         self._pending = [one for one in self._pending if one.waits_for_copies or one.disk_tickets]
         return done
 
-    def _begin(self) -> None:
-        """Start to overwrite for those erasures whose blocks nothing copies any more."""
+    def _begin(self, stored: set[BlockId]) -> None:
+        """Start to overwrite for those erasures whose blocks nothing copies any more.
+
+        What is still to be stored, by the plan to be launched or the one after it, is another's.
+        """
         ready = [one for one in self._pending if one.waits_for_copies and not self._mover.is_copying(one.keys)]
         if not ready:
             return
         for erasure in ready:
             erasure.waits_for_copies = False
-        waiting = self._host.storing()  # another's, still to be stored
+        waiting = stored | self._host.storing()
         free = (block for block in self._supply.pool.free_blocks() if block not in waiting)
         self._blocks |= {block: None for block in free if not self._is_clean[block]}
         self._host.slabs.soil()

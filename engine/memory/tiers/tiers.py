@@ -186,14 +186,17 @@ class Tiers:
     def before_launch(self, runner: Runner, plan: StepPlan | None) -> None:
         """Overwrite what is being erased, before a step can use it for something else."""
         if self._wiper.is_busy:
-            allocated = plan.poison if plan is not None else ()
-            blocks = self._wiper.take_blocks(allocated, max(1, WIPED_BYTES // self._shape.block_bytes))
+            blocks = self._wiper.take_blocks(plan, max(1, WIPED_BYTES // self._shape.block_bytes))
             if blocks:
                 runner.wipe_blocks(blocks)
+        if plan is not None:
+            self._wiper.used(plan.poison)
 
     def start(self, runner: Runner) -> None:
         """Start copies beside the steps that were launched and those that will be."""
         for transfer in self.mover.take():
+            if not transfer.is_store:
+                self._wiper.used(move.block for move in transfer.moves)
             runner.copy(transfer)
 
     def next_look(self, now: float) -> float | None:
