@@ -6,6 +6,7 @@ from pathlib import Path
 
 from tenants import selectors
 from tenants.contracts import Actor, PolicyAcks
+from tenants.services.policy import set_policy
 from tenants.services.workers import announce, set_draining
 from tests.gateway.controller.conftest import controller, in_thread, set_hard, until, until_stored
 from tests.gateway.controller.scripted_worker import ScriptedWorker, scripted_worker
@@ -174,3 +175,30 @@ def test_a_wrong_token_is_tried_again(tenant: str, sockets: Path) -> None:
             await until_stored(lambda: all_applied(1))
 
     asyncio.run(story())
+
+
+def test_workers_get_the_secret_of_an_encrypted_disk(tenant: str, sockets: Path) -> None:
+    """And another one, or none, with the version that changes it."""
+
+    async def story() -> None:
+        async with scripted_worker("sealed", sockets) as worker, controller():
+            await join(worker)
+            await until_stored(lambda: all_applied(1))
+            assert worker.grants[tenant].disk_secret == b""
+            secrets = []
+            for wanted in (True, False, True):
+                version = await in_thread(partial(encrypt, tenant, wanted))
+                await until_stored(partial(all_applied, version))
+                secrets.append(worker.grants[tenant].disk_secret)
+            assert [len(secret) for secret in secrets] == [32, 0, 32]
+            assert secrets[0] != secrets[2]
+
+    asyncio.run(story())
+
+
+def encrypt(tenant_id: str, wanted: bool) -> int:
+    """Change whether a tenant's disk is encrypted; return the version."""
+    policy = selectors.policy(tenant_id)
+    assert policy is not None
+    changes = {"encrypt_disk": wanted}
+    return set_policy(tenant_id=tenant_id, expected_version=policy.version, changes=changes, actor=ACTOR).version

@@ -10,6 +10,7 @@ import pytest
 from websockets.exceptions import InvalidStatus
 from websockets.sync.client import ClientConnection, connect
 
+from gateway.realtime.consumers import PREFETCHES_A_MINUTE
 from tenants.keys import new_key, parse_key
 from tests.gateway.wire.stack import Stack, TenantInTest, wait_for
 
@@ -290,3 +291,77 @@ def test_client_that_vanishes(stack: Stack, tenant: TenantInTest) -> None:
         socket.socket.shutdown(sockets.SHUT_RDWR)
     records = wait_for(lambda: len(tenant.usage()) == 3 and tenant.usage())
     assert {record["finish_reason"] for record in records} == {"cancelled"}
+
+
+def test_a_session_is_brought_up_before_its_next_turn(stack: Stack, tenant: TenantInTest) -> None:
+    """It may be asked for at any time, known or not, with a model or without; the turn then goes on as ever."""
+    with dial(stack, tenant.key()) as socket:
+        send(socket, type="response.create", response=LONG | {"max_output_tokens": 4, "session_id": "chat/1"})
+        until_done(socket)
+        for fields in ({}, {"model": "tiny"}, {"session": "never seen"}):
+            send(socket, **({"type": "session.prefetch", "session": "chat/1"} | fields))
+            event = receive(socket)
+            assert (event["type"], event["session"]) == ("session.prefetched", fields.get("session", "chat/1"))
+        send(socket, type="response.create", response=LONG | {"max_output_tokens": 4, "session_id": "chat/1"})
+        _, done = until_done(socket)
+        assert done["usage"]["output_tokens"] == 4
+    with stack.http(tenant.key()) as client:
+        assert client.get("/v1/sessions/chat%2F1").json()["num_turns"] == 2
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({}, "session"),
+        ({"session": ""}, "session"),
+        ({"session": 5}, "session"),
+        ({"session": "a\nb"}, "session"),
+        ({"session": "x" * 257}, "session"),
+        ({"session": "chat", "model": 7}, "model"),
+        ({"session": "chat", "session_id": "chat"}, "session_id"),
+    ],
+)
+def test_wrong_prefetches_are_refused(stack: Stack, tenant: TenantInTest, fields: dict[str, Any], param: str) -> None:
+    """The error names the field and the client's event; the socket goes on."""
+    with dial(stack, tenant.key()) as socket:
+        send(socket, type="session.prefetch", event_id="mine", **fields)
+        error = receive(socket)["error"]
+        assert (error["param"], error["event_id"]) == (param, "mine")
+        send(socket, type="session.prefetch", session="chat")
+        assert receive(socket)["type"] == "session.prefetched"
+
+
+def test_a_model_that_the_key_may_not_use_is_not_prefetched(stack: Stack, tenant: TenantInTest) -> None:
+    """It is answered as a model that does not exist."""
+    with dial(stack, tenant.key(models=["plain"])) as socket:
+        send(socket, type="session.prefetch", session="chat", model="tiny")
+        assert receive(socket)["error"]["code"] == "model_not_found"
+
+
+def test_prefetches_are_bounded(stack: Stack, tenant: TenantInTest) -> None:
+    """One a key is too many: the socket says so and goes on."""
+    with dial(stack, tenant.key()) as socket:
+        for _ in range(PREFETCHES_A_MINUTE * 2):
+            send(socket, type="session.prefetch", session="chat")
+        events = [receive(socket) for _ in range(PREFETCHES_A_MINUTE * 2)]
+        refusals = [event["error"]["code"] for event in events if event["type"] == "error"]
+        assert set(refusals) == {"too_many_prefetches"}
+        assert PREFETCHES_A_MINUTE <= len(events) - len(refusals) < len(events)
+        send(socket, type="response.create", response=LONG | {"max_output_tokens": 2})
+        _, done = until_done(socket)
+        assert done["status"] == "incomplete"
+
+
+def test_wrong_sessions_of_a_response_are_named(stack: Stack, tenant: TenantInTest) -> None:
+    """The same rules as over HTTP, with the response's own paths."""
+    with dial(stack, tenant.key()) as socket:
+        for fields, param in (
+            ({"session_id": ""}, "response.session_id"),
+            ({"prompt_cache_key": "a\tb"}, "response.prompt_cache_key"),
+            ({"session_ttl": 600}, "response.session_ttl"),
+            ({"session_id": "chat", "session_ttl": 59}, "response.session_ttl"),
+        ):
+            send(socket, type="response.create", response=LONG | fields)
+            error = receive(socket)["error"]
+            assert error["param"] == param
+            assert param in error["message"]
