@@ -215,8 +215,7 @@ class Parking:
             self._let_go(session)
         if self._listings:
             self._look()
-        if self._erasures:
-            self._hear_of_erasures()
+        self._hear_of_erasures()
 
     def take_answers(self) -> list[SessionAnswer]:
         """Return the answers since the last call."""

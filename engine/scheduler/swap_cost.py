@@ -24,6 +24,7 @@ from engine.scheduler.step_time import StepTimeModel, StepWork, chunk_pairs
 from engine.step import StepPlan, StepResult
 
 _IDLE = StepWork(0, 0)
+_TOKEN_SECONDS = 0.001  # to compute one, until any step was measured: the first request after a start may be a return
 
 
 class SwapCost:
@@ -44,6 +45,8 @@ class SwapCost:
 
     def compute_seconds(self, start: int, end: int) -> float:
         """Return what computing the tokens from `start` to `end` adds to the steps that do it."""
+        if not self._step_time.num_observed:
+            return (end - start) * _TOKEN_SECONDS
         work = StepWork(0, 0, end - start, chunk_pairs(start, end - start))
         return self._step_time.predict(work) - self._step_time.predict(_IDLE)
 

@@ -99,10 +99,18 @@ class Core:
         for one in sequences:
             self.world.assert_exact(one)
 
-    def policy(self, *tenants: str) -> None:
+    def policy(self, *tenants: str, blocks: int = 64) -> None:
         """Give tenants room in every tier."""
         for tenant in tenants:
-            self.world.policy(tenant, slabs=self.world.shape.num_slabs, disk_bytes=DISK_BYTES // 2)
+            self.world.policy(
+                tenant, blocks=blocks, soft=blocks // 2, slabs=self.world.shape.num_slabs, disk_bytes=DISK_BYTES // 2
+            )
+
+    def push_out(self, tenant: str) -> None:
+        """Let a tenant's cached blocks leave the device."""
+        self.policy(tenant, blocks=0)
+        self.until(lambda: not self.world.cached(tenant), "an empty cache")
+        self.policy(tenant)
 
     def turn(
         self, tenant: str, session: str, prompt: Sequence[int], max_tokens: int = 6, *, seconds: float = 0.0
@@ -152,6 +160,12 @@ class Core:
         found = self.get(tenant, session)
         size = self.world.shape.block_size
         return all(getattr(found, f"{tier}_bytes") * size == found.num_tokens * BLOCK_BYTES for tier in tiers)
+
+    def is_ready(self, tenant: str, session: str) -> bool:
+        """Say whether all blocks of a session are in host memory, to be loaded by a plan."""
+        found = self.parking.sessions.get(TenantId(tenant), session)
+        assert found is not None
+        return self.scheduler.memory.host.find(found.keys, 0, len(found.keys)) == len(found.keys)
 
     def park(self, tenant: str, session: str, *tiers: str) -> None:
         """Step until all blocks of a session are in these tiers."""

@@ -64,8 +64,7 @@ def test_the_device_may_be_needed_meanwhile(core: Core) -> None:
     """What has left the device comes back from host memory."""
     tokens = core.turn("a", "chat", words(1, 40))
     core.park("a", "chat", "host")
-    for seed in range(10, 14):
-        core.finish(core.world.submit("b", words(seed, 200), 2))
+    core.push_out("a")
     assert core.get("a", "chat").device_bytes == 0
     again = core.world.submit("a", [*tokens, 7, 8, 9], 4, session="chat")
     core.finish(again)
@@ -172,14 +171,10 @@ def test_a_prefetch_brings_blocks_back_to_the_device(core: Core) -> None:
     tokens = core.turn("a", "chat", words(1, 40))
     core.park("a", "chat", "host", "disk")
     for say in (lambda: core.prefetch("a", "chat"), lambda: core.change("a", "chat", PREFETCH)):
-        for seed in range(10, 14):
-            core.finish(core.world.submit("b", words(seed, 200), 2))
+        core.push_out("a")
         assert core.get("a", "chat").device_bytes == 0
-        core.world.policy("b", blocks=1)
-        core.step()
         say()
         core.park("a", "chat", "device")
-        core.policy("b")
     core.prefetch("a", "unknown")
     again = core.world.submit("a", [*tokens, 1], 2)
     core.finish(again)
@@ -207,9 +202,11 @@ def test_an_erased_session_is_in_no_tier(core: Core, disk: Path) -> None:
 def test_what_was_given_up_before_the_erasure_is_gone_too(core: Core, disk: Path) -> None:
     """Blocks that have left the device or host memory long ago leave nothing in their places."""
     tokens = core.turn("a", "chat", words(1, 40))
-    core.park("a", "chat", "host")
-    for seed in range(10, 18):
-        core.finish(core.world.submit("b", words(seed, 200), 2))
+    core.park("a", "chat", "host", "disk")
+    core.push_out("a")
+    core.world.policy("a", slabs=0, disk_bytes=1 << 19)
+    core.step()
+    assert core.get("a", "chat").host_bytes == 0
     assert core.change("a", "chat", ERASE)
     for start in range(0, len(tokens) - SIZE, SIZE):
         assert not is_anywhere(core, disk, tokens[start : start + SIZE])
@@ -317,6 +314,8 @@ def test_sessions_outlive_the_core(core: Core, disk: Path) -> None:
         assert (new.device_bytes, new.host_bytes, new.disk_bytes) == (0, 0, old.disk_bytes)
         for field in ("num_tokens", "num_turns", "created_at", "last_used_at", "expires_at", "pinned"):
             assert getattr(new, field) == getattr(old, field), field
+    again.prefetch("a", "two")
+    again.until(lambda: again.is_ready("a", "two"), "the disk")
     sequence = again.world.submit("a", [*tokens["two"], 1, 2], 4, session="two")
     again.finish(sequence)
     assert again.world.cached_tokens[sequence] == num_kept(tokens["two"])
