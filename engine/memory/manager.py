@@ -11,7 +11,7 @@ from engine.memory.eviction.reuse import ReuseWeighted
 from engine.memory.keys import BlockHasher, KeyChain
 from engine.memory.lookup import NO_MATCH, Lookup, Match
 from engine.memory.pool import OPEN
-from engine.memory.streaming import begin, end
+from engine.memory.streaming import begin, end, uproot
 from engine.memory.supply import Shortage, Supply
 from engine.memory.table import NOWHERE, BlockTable
 from engine.memory.tiers.host import Moves
@@ -130,7 +130,7 @@ class KVMemory:
             self._append(table, match.blocks)
             table.num_sealed = len(table.blocks)
             if match.num_streamed and match.blocks:
-                self.tree.uproot(match.blocks[0])
+                uproot(self, match.blocks[0])
         return table
 
     def copy_part(self, table: BlockTable, match: Match) -> None:
@@ -149,13 +149,20 @@ class KVMemory:
         if chain is None or not match.num_hosted:
             return 0
         for index in range(start, start + match.num_hosted):
-            if not self.host.load(chain.keys[index], table.blocks[index]):
+            if not self.load_one(table, index, token_ids, now):
                 break  # its slab was needed while the table grew
-            known = self._join(table, index, token_ids, now)
-            assert known is None, "the match found in the tree what is there"
-            self.mover.loaded(table.blocks[index])
             table.num_sealed = index + 1
         return table.num_sealed - start
+
+    def load_one(self, table: BlockTable, index: int, token_ids: Sequence[int], now: float) -> bool:
+        """Load a full block of a table and seal it; take that of the tree, if there is one. False: neither has it."""
+        assert table.chain is not None, "checked by the caller"
+        key = table.chain.keys[index]
+        if self.tree.get(key) is None and not self.host.load(key, table.blocks[index]):
+            return False
+        if self.place(table, index, token_ids, now):
+            self.mover.loaded(table.blocks[index])
+        return True
 
     def fork(self, sequence: SequenceId, parent: BlockTable, num_tokens: int, now: float) -> BlockTable:
         """Give a sequence a table that shares the blocks of another's first `num_tokens` tokens, an open one too."""
@@ -264,7 +271,7 @@ class KVMemory:
         if known is not None:
             self._replace(table, index, known, now)
         if table.hosted and index == table.num_hosted:
-            self.tree.uproot(table.blocks[index])
+            uproot(self, table.blocks[index])
         return known is None
 
     def free(self, table: BlockTable, now: float) -> None:

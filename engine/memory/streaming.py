@@ -101,8 +101,7 @@ def recall(memory: "KVMemory", table: BlockTable, count: int, token_ids: Sequenc
     memory.write_cells(table, first, fresh)
     memory.unread += slabs
     for index in range(first, first + count):
-        is_own = memory.place(table, index, token_ids, now)
-        if is_own and not memory.host.load(chain.keys[index], table.blocks[index]):
+        if not memory.load_one(table, index, token_ids, now):
             raise InvariantError(f"host memory has lost a block that sequence {table.sequence} streams")
     memory.host.unkeep(table.sequence, count)
     return count
@@ -149,4 +148,13 @@ def _uproot_first(memory: "KVMemory", table: BlockTable) -> None:
     """Let the first resident block depend on nothing that the table does not hold."""
     index = table.num_hosted
     if 0 < index < table.num_sealed:
-        memory.tree.uproot(table.blocks[index])
+        uproot(memory, table.blocks[index])
+
+
+def uproot(memory: "KVMemory", block: BlockId) -> None:
+    """Let a block of the tree not depend on the one that it continues, which can be given up before it then."""
+    supply, parent = memory.supply, memory.tree.parent(block)
+    if parent is not None:
+        supply.tree.uproot(block)
+        account = supply.accounts.at(supply.tree.account(parent))
+        supply.reclaim.of(account.index).offer(parent, account.cached)

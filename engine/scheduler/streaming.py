@@ -9,8 +9,8 @@
     squeezed   where others have a right to its blocks, it gives pieces down to its window before anybody of its tenant
                is preempted, and its tenant's other requests may start on all but a quarter of the tenant's ceiling.
     host room  what is hosted is claimed, within the tenant's ceiling in host memory and all of it. Where that is short,
-               the newest give way: first what is kept there for those that wait, then streamed sequences that run. The
-               oldest always goes on, so everybody comes to an end.
+               the newest give way: first what is kept there for those that wait, then streamed sequences that run. So
+               does what is kept for those that cannot run. The oldest always goes on: everybody comes to an end.
 
 Requests with several outputs, beam searches, and requests without a namespace are never streamed: their blocks are
 shared, or have no keys. A streamed sequence computes a registered prefix on its own account.
@@ -23,7 +23,7 @@ from engine.memory.eviction.base import BlockKey
 from engine.memory.streaming import can_offload, num_movable, offload, recall
 from engine.memory.supply import Shortage
 from engine.memory.tiers.host import Streamed
-from engine.scheduler.sequence import SequenceState
+from engine.scheduler.sequence import SequenceState, State
 from engine.scheduler.sizing import may_stream, window_blocks
 
 if TYPE_CHECKING:
@@ -86,7 +86,7 @@ class Streaming:
         growth = sum(self._growth(one) for one in streamed)
         if expected - window - own + growth <= host.room(account.owner):
             return True
-        return not streamed and not any(one.number < sequence.number for one in self._claimants())
+        return not streamed and not any(_is_before(one, sequence) for one in self._claimants())
 
     def _growth(self, sequence: SequenceState) -> int:
         """Return the blocks that a streamed sequence is still going to take for its present tokens."""
@@ -229,7 +229,7 @@ class Streaming:
         """Have the newest of those give way that came after a sequence and have claims in host memory; False: none."""
         host, roster, tenant = self._memory.host, self._roster, sequence.tenant
         is_own = not host.headroom(tenant.name)  # then only its tenant's claims are in its way
-        later = [one for one in self._claimants() if one.number > sequence.number]
+        later = [one for one in self._claimants() if one is not sequence and not _is_before(one, sequence)]
         if is_own:
             later = [one for one in later if one.tenant is tenant]
         waiting = [one for one in later if one.table is None]
@@ -260,6 +260,11 @@ class Streaming:
             if count >= size and recall(self._memory, table, count, sequence.tokens, now):
                 self.num_moved += 1
                 self.recalled_blocks += count
+
+
+def _is_before(one: SequenceState, other: SequenceState) -> bool:
+    """Say whether one keeps what it has in host memory, whatever the other needs: it came first, and can run."""
+    return one.number < other.number and one.state not in (State.PARKED, State.HELD)
 
 
 def _num_resident(sequence: SequenceState) -> int:
