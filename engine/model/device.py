@@ -51,23 +51,27 @@ def choose_backend(config: EngineConfig) -> Ops:
         raise ConfigError(f"{setting}: {error}") from error
 
 
-def cache_shape(config: EngineConfig, folder: ModelFolder, model: Model, dtype: torch.dtype) -> CacheShape:
+def cache_shape(config: EngineConfig, folder: ModelFolder, model: Model, ops: Ops, *, shared: bool) -> CacheShape:
     """Divide the pool's bytes, and those of host memory, into blocks.
+
+    `shared`: both are one memory, which nothing is brought from or to.
 
     Raises:
         ConfigError: not one fits.
     """
-    block_bytes = model.page_shape(num_blocks=0, block_size=config.block_size).block_bytes(dtype)
+    block_bytes = model.page_shape(num_blocks=0, block_size=config.block_size).block_bytes(ops.dtype)
     num_blocks = config.kv_bytes // block_bytes
     if num_blocks < 1:
         raise ConfigError(f"ENGINE_KV_BYTES={config.kv_bytes}: one block of this model takes {block_bytes} bytes")
+    num_slabs = config.host_bytes // block_bytes
     return CacheShape(
         num_blocks=num_blocks,
         block_size=config.block_size,
         block_bytes=block_bytes,
         max_rows=config.max_running,
         max_columns=-(-folder.max_context_tokens // config.block_size),
-        num_slabs=config.host_bytes // block_bytes,
+        num_slabs=num_slabs,
+        streams=num_slabs > 0 and (ops.reads_slabs or not shared),
     )
 
 

@@ -8,6 +8,7 @@ On a GPU nothing in `launch` waits for the device, so that steps may be launched
 import logging
 import time
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -29,6 +30,7 @@ from engine.model.placeholders import LastTokens
 from engine.model.sampler import sample
 from engine.model.slabs import Slabs
 from engine.model.stream_copier import StreamCopier
+from engine.model.streaming import Streaming, check_hosted, in_place
 from engine.model.table import BlockTable
 from engine.model.warm import warm_up_plans
 from engine.request import BlockId, SlabId
@@ -109,10 +111,11 @@ class ModelRunner:
         self._link = link or link_to(device)
         with torch.inference_mode():
             self._model = load_model(folder, self._ops, dummy=config.load_format == "dummy")
-            self._shape = shape = cache_shape(config, folder, self._model, self._ops.dtype)
+            self._shape = shape = cache_shape(config, folder, self._model, self._ops, shared=self._link.shared)
             self._pages = empty_pages(config, self._ops, self._model, shape)
             self._slabs = Slabs(self._ops, self._pages, shape.num_slabs)
             self._copier, self._arrivals = self._beside()
+            self._streaming = self._staging()
             self._table = BlockTable(shape.max_rows + 1, shape.max_columns, device, shared=self._link.shared)
             self._pad()
             self._last = LastTokens(shape.max_rows, device)
@@ -164,9 +167,16 @@ class ModelRunner:
             loading = self._edit(plan, lane)
             layout = lay_out(plan.sequences, self._table.host, self._shape.block_size)
             refers = self._last.asked_for(layout.token_ids, plan.number)
-            logits = None if self._graphs is None or loading is not None else self._graphs.run(layout, lane)
+            hosted = check_hosted(plan.sequences, self._shape.block_size, plan.number)
+            recorded = self._graphs if loading is None and not hosted else None
+            logits = None if recorded is None else recorded.run(layout, lane)
             if logits is None:
-                logits = self._run(layout, lane, refers=refers, loading=loading)
+                batch, token_ids, sampled = self._batch(layout, lane, loading)
+                if hosted:
+                    batch = self._host(batch, plan, layout, lane)
+                if refers:
+                    token_ids = self._last.put_in(token_ids)
+                logits = self._model.forward(token_ids, batch, self._pages, sampled)
             if loading is not None:
                 loading.end(lane)
             return self._choose(plan, logits, lane, beside=loading is not None)
@@ -211,6 +221,12 @@ class ModelRunner:
             return ThreadCopier(self._slabs.beside()), None
         return StreamCopier(self._slabs, self._link.side), StreamArrivals(self._slabs, self._link.side)
 
+    def _staging(self) -> Streaming | None:
+        """Return what brings blocks for a step's attention to the device; None: kernels read them in place."""
+        if self._link.side is None or not self._shape.streams:
+            return None
+        return Streaming(self._ops, self._slabs, self._pages.shape, self._link.side)
+
     def _edit(self, plan: StepPlan, lane: Lane) -> StreamArrivals | ThreadArrivals | None:
         """Change pages and table as the plan says; what the device must be told goes there in one copy.
 
@@ -248,10 +264,10 @@ class ModelRunner:
             self._slabs.load(plan.loads, lane.send_one)
         return None
 
-    def _run(
-        self, layout: Layout, lane: Lane, *, refers: bool, loading: StreamArrivals | ThreadArrivals | None
-    ) -> torch.Tensor:
-        """Compute a step kernel by kernel; `refers`: there are placeholders in it."""
+    def _batch(
+        self, layout: Layout, lane: Lane, loading: StreamArrivals | ThreadArrivals | None
+    ) -> tuple[AttentionBatch, torch.Tensor, torch.Tensor]:
+        """Return a step that is computed kernel by kernel: its batch, its token ids, and which tokens are sampled."""
         token_ids, slots, positions, starts, contexts, rows, sampled = lane.send(*layout[:7])
         batch = AttentionBatch(
             positions=positions,
@@ -265,9 +281,15 @@ class ModelRunner:
             num_decodes=layout.num_decodes,
             arrivals=loading,
         )
-        if refers:
-            token_ids = self._last.put_in(token_ids)
-        return self._model.forward(token_ids, batch, self._pages, sampled)
+        return batch, token_ids, sampled
+
+    def _host(self, batch: AttentionBatch, plan: StepPlan, layout: Layout, lane: Lane) -> AttentionBatch:
+        """Return the batch with the blocks that are in host memory alone."""
+        if self._streaming is not None:
+            return replace(batch, stream=self._streaming.start(plan.sequences, layout, batch, lane))
+        if not self._shape.streams:
+            raise CoreError(f"step {plan.number} has blocks in host memory, which this runner's attention cannot read")
+        return replace(batch, hosted=in_place(plan.sequences, self._slabs, self._shape.block_size, lane))
 
     def _choose(self, plan: StepPlan, logits: torch.Tensor, lane: Lane, *, beside: bool) -> Launched:
         """Sample a token of each row, take down the log-probabilities that are asked for, and start the way back."""
