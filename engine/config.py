@@ -29,6 +29,7 @@ class EngineConfig:
     disk_bytes: int = 2 << 30  # ENGINE_DISK_BYTES: disk for blocks that outlive the worker, bytes; 0: none
     disk_dir: str = ""  # ENGINE_DISK_DIR: folder of its own for them, best on a local NVMe; empty: disk in `state_dir`
     trace_bytes: int = 64 << 20  # ENGINE_TRACE_BYTES: ring file of what was asked, for previews of limits; 0: none
+    preview_nice: int = 19  # ENGINE_PREVIEW_NICE: of the process that answers previews; 19: when all else is idle
     block_size: int = 16  # ENGINE_BLOCK_SIZE: token slots of a block
     max_batched_tokens: int = 512  # ENGINE_MAX_BATCHED_TOKENS: tokens of one step
     overlap: str = "auto"  # ENGINE_OVERLAP: plan a step while the one before it runs: auto (on CUDA), on, off
@@ -91,6 +92,8 @@ class EngineConfig:
         for name in (*byte_names, "max_context", "threads", "drain_seconds", "stall_seconds"):
             if getattr(self, name) < 0:
                 raise ConfigError(f"ENGINE_{name.upper()}={getattr(self, name)}: must be at least 0")
+        if not 0 <= self.preview_nice <= 19:
+            raise ConfigError(f"ENGINE_PREVIEW_NICE={self.preview_nice}: must be from 0 to 19")
         if bool(self.tls_cert) != bool(self.tls_key):
             raise ConfigError("ENGINE_TLS_CERT and ENGINE_TLS_KEY go together: set both or neither")
 

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 _PR_SET_PDEATHSIG = 1
-_LOWEST = 19
+LOWEST = 19  # niceness
 
 
 def die_with_parent(parent: int | None = None) -> None:
@@ -24,13 +24,15 @@ def die_with_parent(parent: int | None = None) -> None:
         sys.exit(1)
 
 
-def give_way() -> None:
-    """Run only where nobody else wants to: lowest priority, and the kernel's idle class where it may be chosen.
+def give_way(niceness: int = LOWEST) -> None:
+    """Let others go first: at the lowest priority by the kernel's idle class too, where it may be chosen.
 
-    Priorities count within a session's group of processes where the kernel groups them so; then the group gives way.
+    So it runs only where nobody else wants to. Priorities count within a session's group of processes where the kernel
+    groups them so; then the group gives way.
     """
-    os.nice(_LOWEST)
-    with contextlib.suppress(OSError, AttributeError):  # not Linux, or forbidden here: the lowest priority has to do
-        os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
+    os.nice(niceness)
+    if niceness == LOWEST:
+        with contextlib.suppress(OSError, AttributeError):  # not Linux, or forbidden: the lowest priority has to do
+            os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
     with contextlib.suppress(OSError):
-        Path("/proc/self/autogroup").write_text(str(_LOWEST))
+        Path("/proc/self/autogroup").write_text(str(niceness))

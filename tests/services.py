@@ -22,6 +22,7 @@ ENVIRONMENT = {
     "KEY_PEPPER": "only-for-tests-pepper",
     "ENGINE_TOKEN": "only-for-tests-token",
     "ENGINE_POISON": "1",
+    "ENGINE_PREVIEW_NICE": "0",  # a machine under tests is never idle
     "OMP_NUM_THREADS": "2",
 }
 

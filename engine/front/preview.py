@@ -14,7 +14,7 @@ import grpc
 import msgspec
 import structlog
 
-from engine.front.helper import Helper, HelperFailed
+from engine.front.helper import HELPER_COMMAND, Helper, HelperFailed
 from engine.front.policies import PolicyBook, policy_frame
 from engine.protocol import pb
 from engine.replay.task import Figures, GroupLimits, Outcome, Report, Task, decode_report, encode
@@ -45,11 +45,11 @@ class PreviewError(Exception):
 class Previewer:
     """Answers one preview after the other."""
 
-    def __init__(self, trace: Path, grants: PolicyBook) -> None:
-        """Replay this ring file; `grants` are in force."""
+    def __init__(self, trace: Path, grants: PolicyBook, niceness: int) -> None:
+        """Replay this ring file, at this niceness; `grants` are in force."""
         self._trace = trace
         self._grants = grants
-        self._helper = Helper()
+        self._helper = Helper((*HELPER_COMMAND, str(niceness)))
         self._busy = False
 
     def start(self) -> None:

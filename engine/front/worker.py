@@ -69,7 +69,7 @@ class Worker:
         self._dispatcher = Dispatcher(self._meter, config.worker_id, self._core.send)
         self._hub = ControlHub(self, self._journal)
         self._meter.watch(self._hub.records_due)
-        self._previewer = Previewer(config.state_dir / FILE_NAME, self._book)
+        self._previewer = Previewer(config.state_dir / FILE_NAME, self._book, config.preview_nice)
         self._sessions = SessionCalls(self._core.send)
         service = EngineService(
             self, self._dispatcher, self._hub, self._previewer, self._sessions, outbox_bytes=outbox_bytes

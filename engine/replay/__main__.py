@@ -1,6 +1,6 @@
-"""The helper process: tasks on stdin, a report for each on stdout. `python -m engine.replay`
+"""The helper process: tasks on stdin, a report for each on stdout. `python -m engine.replay [NICENESS]`
 
-Started by the front, whose death ends it. It takes no processor time that anybody else wants. Each task is done by a
+Started by the front, whose death ends it. It takes no processor time that anybody else wants, unless told. Each task is done by a
 child that ends with it, so that nothing of one is left when the next one comes, and a failure costs one answer.
 """
 
@@ -19,7 +19,7 @@ _STDIN, _STDOUT = 0, 1
 def main() -> int:
     """Answer until stdin ends."""
     die_with_parent()
-    give_way()
+    give_way(*map(int, sys.argv[1:]))
     from engine.replay.compare import answer  # after it has stepped back: to import is most of what a start costs
     from engine.replay.task import decode_task, encode
 

@@ -34,3 +34,11 @@ def test_fewer_than_no_bytes_are_refused() -> None:
     """Also where they do not come from text."""
     with pytest.raises(ConfigError, match="ENGINE_DISK_BYTES=-1: must be at least 0"):
         EngineConfig(disk_bytes=-1)._check()
+
+
+@pytest.mark.parametrize("text", ["-1", "20"])
+def test_niceness_is_the_kernels(text: str) -> None:
+    """A preview can be made to wait for an idle machine, and no more urgent than anything else."""
+    assert EngineConfig.from_env({"ENGINE_PREVIEW_NICE": "7"}).preview_nice == 7
+    with pytest.raises(ConfigError, match=f"ENGINE_PREVIEW_NICE={text}: must be from 0 to 19"):
+        EngineConfig.from_env({"ENGINE_PREVIEW_NICE": text})

@@ -45,6 +45,7 @@ class WorkerProcess:
             "ENGINE_KV_BYTES": "32MiB",
             "ENGINE_THREADS": "1",
             "ENGINE_DTYPE": "float32",
+            "ENGINE_PREVIEW_NICE": "0",  # nothing on a machine under tests is idle
             **settings,
         }
         self._process: subprocess.Popen[bytes] | None = None

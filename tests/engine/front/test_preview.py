@@ -85,7 +85,7 @@ def test_replays_what_the_worker_has_served(engine: WorkerProcess, run: Run) -> 
         ("tenants[1].tenant", pb.PreviewRequest(tenants=[*POLICY.tenants, pb.TenantPolicy(weight=1)])),
         ("tenants[1].tenant", pb.PreviewRequest(tenants=[*POLICY.tenants, *POLICY.tenants])),
         ("tenants[0].weight", proposal(weight=0)),
-        ("tenants[0].kv_soft_bytes", proposal(kv_soft_bytes=9 << 20)),
+        ("tenants[0].kv_soft_bytes", proposal(kv_soft_bytes=33 << 20)),
     ],
     ids=str,
 )
@@ -178,3 +178,14 @@ def test_a_helper_dies_with_its_front(held: WorkerProcess, run: Run) -> None:
             await asyncio.to_thread(wait_for, lambda: not any(map(process_runs, working)), "the helper's end")
 
     run(story())
+
+
+@pytest.mark.parametrize(("setting", "policy"), [("19", os.SCHED_IDLE), ("7", os.SCHED_OTHER)])
+def test_the_helper_gives_way_as_far_as_it_is_told(setting: str, policy: int, make_worker: StartWorker) -> None:
+    """At the lowest priority it takes no time that anybody else wants; one may let it take some."""
+    worker = make_worker(ENGINE_PREVIEW_NICE=setting).start().wait_ready()
+
+    def gives_way(helper: int) -> bool:
+        return (os.getpriority(os.PRIO_PROCESS, helper), os.sched_getscheduler(helper)) == (int(setting), policy)
+
+    wait_for(lambda: any(map(gives_way, children(worker.pid))), "the helper to step back")
