@@ -67,6 +67,7 @@ class FakeRunner:
         self._token = np.full(slots, _EMPTY, dtype=np.int64)
         self._slabs = np.full((shape.num_slabs, 3, shape.block_size), _EMPTY, dtype=np.int64)  # of the same three
         self._lateness = lateness
+        self.begun: list[Transfer] = []  # all that ever were
         self._transfers: list[tuple[Transfer, Launched | None]] = []  # under way, each with the step that it is after
         self.num_steps = 0
         self._held_back = held_back
@@ -117,6 +118,7 @@ class FakeRunner:
 
     def copy(self, transfer: Transfer) -> None:
         """Take a transfer; what it writes is nonsense until it is done."""
+        self.begun.append(transfer)
         self._transfers.append((transfer, self._launched[-1] if self._launched else None))
         for block, slab in transfer.moves:
             if transfer.is_store:

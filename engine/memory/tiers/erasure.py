@@ -8,6 +8,7 @@ that was. So all that is free is overwritten, once: what was overwritten and not
 use meanwhile is theirs: a block holds something of an earlier owner only where nobody reads, until it is free again.
 """
 
+from collections import deque
 from collections.abc import Iterable, Sequence
 
 from engine.memory.eviction.base import BlockKey
@@ -16,6 +17,8 @@ from engine.memory.tiers.host import HostTier
 from engine.memory.tiers.mover import Mover
 from engine.request import BlockId
 from engine.step import StepPlan
+
+_MOST_DONE = 4096  # tickets, if nobody asks for them
 
 
 class Erasure:
@@ -36,6 +39,7 @@ class Wiper:
     def __init__(self, supply: Supply, mover: Mover, host: HostTier) -> None:
         self._supply, self._mover, self._host = supply, mover, host
         self._pending: list[Erasure] = []
+        self._done: deque[int] = deque(maxlen=_MOST_DONE)
         self._blocks: dict[BlockId, None] = {}  # free ones, to be overwritten
         self._is_clean = bytearray(supply.pool.num_blocks)  # 1: overwritten, and not used since
         self._has_wiped = False
@@ -74,12 +78,16 @@ class Wiper:
         for erasure in self._pending:
             erasure.disk_tickets.discard(ticket)
 
+    def settle(self) -> None:
+        """Note what is done by now."""
+        if self._pending and not self._blocks and self._host.slabs.is_clean:
+            self._done += [one.ticket for one in self._pending if not one.waits_for_copies and not one.disk_tickets]
+            self._pending = [one for one in self._pending if one.waits_for_copies or one.disk_tickets]
+
     def take_done(self) -> list[int]:
         """Return the tickets of what is done, each once."""
-        if self._blocks or not self._host.slabs.is_clean:
-            return []
-        done = [one.ticket for one in self._pending if not one.waits_for_copies and not one.disk_tickets]
-        self._pending = [one for one in self._pending if one.waits_for_copies or one.disk_tickets]
+        done = list(self._done)
+        self._done.clear()
         return done
 
     def _begin(self, stored: set[BlockId]) -> None:

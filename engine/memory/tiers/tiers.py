@@ -138,7 +138,7 @@ class Tiers:
 
     def take_erased(self) -> list[int]:
         """Return the tickets of all of which nothing is left in any tier, each once."""
-        return self._wiper.take_done() if self._wiper.is_busy else []
+        return self._wiper.take_done()
 
     def where(self, key: BlockKey) -> tuple[bool, bool, bool]:
         """Say whether device, host memory and disk have a block."""
@@ -182,6 +182,7 @@ class Tiers:
                 self._wiper.erased_on_disk(ticket)
         if self._prefetches:
             self._prefetch()
+        self._wiper.settle()
 
     def before_launch(self, runner: Runner, plan: StepPlan | None) -> None:
         """Overwrite what is being erased, before a step can use it for something else."""

