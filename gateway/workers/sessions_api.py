@@ -244,8 +244,8 @@ class TenantKv(ManagementView):
     def delete(self, request: Request, slug: str) -> Response:
         """Erase all that is kept of a tenant: sessions go, nothing cached is found again, an encrypted disk is void.
 
-        The tenant's KV namespace and its disk's secret change; requests that are being served go on. Owners and
-        operators.
+        The tenant's KV namespace and its disk's secret change; requests of sessions that are being served end with an
+        error. Owners and operators.
         """
         tenant = self.tenant(slug, "owners.write")
         workers = selectors.known_workers()

@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 from engine.protocol import pb
+from gateway.routing.choose import affinity
 from gateway.workers.registry import WorkerRegistry
 from tenants.contracts import WorkerView
 from tests.gateway.wire.scripted import TOKEN, ScriptedEngine, serving, until
@@ -185,5 +186,36 @@ def test_least_loaded_is_chosen() -> None:
             for run in runs:
                 run.cancel()
             await until(lambda: len(one.cancels) == len(two.cancels) == 2)
+
+    asyncio.run(story())
+
+
+def test_a_session_stays_with_its_worker_over_digests() -> None:
+    """Of two digests under one name the model is that of the worker that keeps the session, and prefetches."""
+
+    async def story() -> None:
+        async with two_engines() as (listing, registry, one, two):
+            two.digest = "e" * 64
+            listing.views = [one.view(), two.view()]
+            await registry.refresh()
+            await until(lambda: registry.num_connected == 2)
+            digests = set()
+            for number in range(32):
+                session = affinity("tenant", f"chat {number}")
+                model = registry.model("scripted", session)
+                assert model is not None
+                ((name, keeper),) = registry.keepers(session)
+                home = {"d" * 64: "a", "e" * 64: "b"}[model.digest]
+                assert (name, keeper) == ("scripted", registry.client(home))
+                assert registry.model("scripted", session) == model
+                digests.add(model.digest)
+            assert len(digests) == 2
+            listing.views = [one.view(draining=True), two.view()]
+            await registry.refresh()
+            session = affinity("tenant", "chat 0")
+            assert registry.keepers(session) == [("scripted", registry.client("b"))]
+            listing.views = [one.view(draining=True), two.view(draining=True)]
+            await registry.refresh()
+            assert registry.keepers(session) == []
 
     asyncio.run(story())
