@@ -8,29 +8,25 @@ On a GPU nothing in `launch` waits for the device, so that steps may be launched
 import logging
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
 
 import numpy as np
 import torch
 
 from engine.config import EngineConfig
-from engine.errors import ConfigError, CoreError
-from engine.model import arrivals
+from engine.errors import ConfigError
 from engine.model.arrivals import StreamArrivals, ThreadArrivals
-from engine.model.copier import Copier, ThreadCopier
 from engine.model.device import PeakMemory, cache_shape, choose_backend, empty_pages
 from engine.model.folder import ModelFolder
 from engine.model.graphs import DecodeGraphs
-from engine.model.lanes import LOADS, STORES, WAITS, Lane
+from engine.model.host_memory import HostMemory
+from engine.model.lanes import Lane
+from engine.model.launched import Launched
 from engine.model.layout import Layout, lay_out
 from engine.model.link import Link, link_to
-from engine.model.logprobs import Asking, asking, read, with_logprobs
+from engine.model.logprobs import asking, with_logprobs
 from engine.model.model import load_model
 from engine.model.placeholders import LastTokens
 from engine.model.sampler import sample
-from engine.model.slabs import Slabs
-from engine.model.stream_copier import StreamCopier
-from engine.model.streaming import Streaming, check_hosted, in_place
 from engine.model.table import BlockTable
 from engine.model.warm import warm_up_plans
 from engine.request import BlockId, SlabId
@@ -39,9 +35,7 @@ from engine.step import (
     CacheShape,
     StepHandle,
     StepPlan,
-    StepResult,
     TableWrite,
-    TokenLogprobs,
     Transfer,
     TransferDone,
 )
@@ -49,48 +43,6 @@ from kernels.batch import AttentionBatch
 from kernels.threads import usable_cores
 
 _log = logging.getLogger("tollgate.model")
-
-
-class Launched:
-    """A step whose tokens may still be on their way from the device."""
-
-    def __init__(
-        self, lane: Lane, asking: tuple[Asking, ...], num_tokens: int, *, number: int, checked: bool, beside: bool
-    ) -> None:
-        self._lane, self._asking, self._num_tokens = lane, asking, num_tokens
-        self._number, self._checked = number, checked
-        self._beside = beside  # loads went on while it computed
-        self._result: StepResult | None = None
-
-    def wait(self) -> StepResult:
-        """Block until the tokens are here.
-
-        Raises:
-            CoreError: the step read a slot that was poisoned.
-        """
-        if self._result is None:
-            self._result = self._read()
-        return self._result
-
-    def _read(self) -> StepResult:
-        values, seconds = self._lane.wait()
-        if self._checked and values.pop():
-            raise CoreError(f"step {self._number} read a stale or foreign KV slot: its logits are NaN")
-        token_ids: tuple[int, ...]
-        logprobs: tuple[TokenLogprobs | None, ...] = ()
-        if self._asking:
-            token_ids, logprobs = read(values, self._asking, self._num_tokens)
-        else:
-            token_ids = tuple(map(int, values))
-        loads = self._lane.seconds_of(LOADS)
-        hidden = loads - self._lane.seconds_of(WAITS) if self._beside else 0.0  # that the step computed meanwhile
-        return StepResult(
-            token_ids=token_ids,
-            seconds=seconds + max(0.0, hidden),
-            logprobs=logprobs,
-            store_seconds=self._lane.seconds_of(STORES),
-            load_seconds=loads,
-        )
 
 
 class ModelRunner:
@@ -113,9 +65,7 @@ class ModelRunner:
             self._model = load_model(folder, self._ops, dummy=config.load_format == "dummy")
             self._shape = shape = cache_shape(config, folder, self._model, self._ops, shared=self._link.shared)
             self._pages = empty_pages(config, self._ops, self._model, shape)
-            self._slabs = Slabs(self._ops, self._pages, shape.num_slabs)
-            self._copier, self._arrivals = self._beside()
-            self._streaming = self._staging()
+            self._host = HostMemory(self._ops, self._pages, shape, self._link)
             self._table = BlockTable(shape.max_rows + 1, shape.max_columns, device, shared=self._link.shared)
             self._pad()
             self._last = LastTokens(shape.max_rows, device)
@@ -167,16 +117,11 @@ class ModelRunner:
             loading = self._edit(plan, lane)
             layout = lay_out(plan.sequences, self._table.host, self._shape.block_size)
             refers = self._last.asked_for(layout.token_ids, plan.number)
-            hosted = check_hosted(plan.sequences, self._shape.block_size, plan.number)
+            hosted = self._host.needed(plan)
             recorded = self._graphs if loading is None and not hosted else None
             logits = None if recorded is None else recorded.run(layout, lane)
             if logits is None:
-                batch, token_ids, sampled = self._batch(layout, lane, loading)
-                if hosted:
-                    batch = self._host(batch, plan, layout, lane)
-                if refers:
-                    token_ids = self._last.put_in(token_ids)
-                logits = self._model.forward(token_ids, batch, self._pages, sampled)
+                logits = self._run(plan, layout, lane, loading=loading, hosted=hosted, refers=refers)
             if loading is not None:
                 loading.end(lane)
             return self._choose(plan, logits, lane, beside=loading is not None)
@@ -184,7 +129,7 @@ class ModelRunner:
     def copy(self, transfer: Transfer) -> None:
         """See `Runner.copy`."""
         with torch.inference_mode():
-            self._copier.copy(transfer)
+            self._host.copy(transfer)
 
     def copied(self) -> list[TransferDone]:
         """See `Runner.copied`.
@@ -192,40 +137,26 @@ class ModelRunner:
         Raises:
             CoreError: a copy failed.
         """
-        return self._copier.copied()
+        return self._host.copied()
 
     def slab_memory(self, slab: SlabId) -> memoryview:
         """See `Runner.slab_memory`."""
-        return self._slabs.memory(slab)
+        return self._host.memory(slab)
 
     def wipe(self, slabs: Sequence[SlabId]) -> None:
-        """See `Runner.wipe`: the host writes, so that who gets a slab next may do so too."""
-        self._copier.settle(slabs=slabs)
-        self._link.finish()
-        self._slabs.wipe(slabs)
+        """See `Runner.wipe`."""
+        self._host.wipe(slabs)
 
     def wipe_blocks(self, blocks: Sequence[BlockId]) -> None:
         """See `Runner.wipe_blocks`. Under poison they are filled with NaN, as what nobody has."""
-        self._copier.settle(blocks=blocks)
+        self._host.settle(blocks)
         with torch.inference_mode():
             there = torch.tensor(blocks, dtype=torch.int64, device=self._ops.device)
             self._pages.fill(there, float("nan") if self._poison else 0.0)
 
     def close(self) -> None:
         """Let copies beside the steps end; those that have not begun are dropped. Nothing may be launched after it."""
-        self._copier.close()
-
-    def _beside(self) -> tuple[Copier, StreamArrivals | None]:
-        """Return who copies beside the steps, and on a GPU who loads layer by layer."""
-        if self._link.side is None:
-            return ThreadCopier(self._slabs.beside()), None
-        return StreamCopier(self._slabs, self._link.side), StreamArrivals(self._slabs, self._link.side)
-
-    def _staging(self) -> Streaming | None:
-        """Return what brings blocks for a step's attention to the device; None: kernels read them in place."""
-        if self._link.side is None or not self._shape.streams:
-            return None
-        return Streaming(self._ops, self._slabs, self._pages.shape, self._link.side)
+        self._host.close()
 
     def _edit(self, plan: StepPlan, lane: Lane) -> StreamArrivals | ThreadArrivals | None:
         """Change pages and table as the plan says; what the device must be told goes there in one copy.
@@ -233,9 +164,7 @@ class ModelRunner:
         Returns:
             The loads that go on while the step computes; None: all has been loaded, or is in the order of launches.
         """
-        if plan.stores:
-            with lane.timed(STORES):
-                self._slabs.store(plan.stores, lane.send_one)
+        self._host.store(plan, lane)
         poison = np.array(plan.poison if self._poison else (), dtype=np.int64)
         cells = self._table.write(plan.table_writes)
         copies = [np.ascontiguousarray(np.array(run, dtype=np.int64).T) for run in independent(plan.copies)]
@@ -245,29 +174,25 @@ class ModelRunner:
             self._pages.fill(next(there), float("nan"))
         if cells is not None:
             self._table.update(next(there), next(there))
-        loading = self._load(plan, lane)
+        loading = self._host.load(plan, lane)
         for _ in copies:
             self._ops.copy_blocks(self._pages, next(there), next(there))
         return loading
 
-    def _load(self, plan: StepPlan, lane: Lane) -> StreamArrivals | ThreadArrivals | None:
-        """Start a plan's loads, beside the step where nothing but its layers needs them and it is worth it."""
-        if not plan.loads:
-            return None
-        if not plan.copies:  # which may read what is loaded
-            if self._arrivals is not None:
-                return self._arrivals.start(plan.loads, lane)
-            worth = self._link.spare and len(plan.loads) * self._shape.block_bytes >= arrivals.WORTH_BYTES
-            if worth and isinstance(self._copier, ThreadCopier):
-                return ThreadArrivals(self._slabs.beside(), plan.loads, self._copier)
-        with lane.timed(LOADS):
-            self._slabs.load(plan.loads, lane.send_one)
-        return None
+    def _run(
+        self,
+        plan: StepPlan,
+        layout: Layout,
+        lane: Lane,
+        *,
+        loading: StreamArrivals | ThreadArrivals | None,
+        hosted: bool,
+        refers: bool,
+    ) -> torch.Tensor:
+        """Compute a step kernel by kernel.
 
-    def _batch(
-        self, layout: Layout, lane: Lane, loading: StreamArrivals | ThreadArrivals | None
-    ) -> tuple[AttentionBatch, torch.Tensor, torch.Tensor]:
-        """Return a step that is computed kernel by kernel: its batch, its token ids, and which tokens are sampled."""
+        `loading`: what arrives meanwhile. `hosted`: blocks of it are in host memory. `refers`: there are placeholders.
+        """
         token_ids, slots, positions, starts, contexts, rows, sampled = lane.send(*layout[:7])
         batch = AttentionBatch(
             positions=positions,
@@ -281,15 +206,11 @@ class ModelRunner:
             num_decodes=layout.num_decodes,
             arrivals=loading,
         )
-        return batch, token_ids, sampled
-
-    def _host(self, batch: AttentionBatch, plan: StepPlan, layout: Layout, lane: Lane) -> AttentionBatch:
-        """Return the batch with the blocks that are in host memory alone."""
-        if self._streaming is not None:
-            return replace(batch, stream=self._streaming.start(plan.sequences, layout, batch, lane))
-        if not self._shape.streams:
-            raise CoreError(f"step {plan.number} has blocks in host memory, which this runner's attention cannot read")
-        return replace(batch, hosted=in_place(plan.sequences, self._slabs, self._shape.block_size, lane))
+        if hosted:
+            batch = self._host.lend(batch, plan, layout, lane)
+        if refers:
+            token_ids = self._last.put_in(token_ids)
+        return self._model.forward(token_ids, batch, self._pages, sampled)
 
     def _choose(self, plan: StepPlan, logits: torch.Tensor, lane: Lane, *, beside: bool) -> Launched:
         """Sample a token of each row, take down the log-probabilities that are asked for, and start the way back."""

@@ -220,9 +220,10 @@ def _resident(
     """Return sequences with hosted blocks as if these were not there: a row of the table may begin at any cell."""
     hosted = np.array([len(parts[index].hosted) for index in indices], dtype=np.int32)
     num_rows, num_columns = batch.block_table.shape
-    cells = batch.block_table.as_strided(((num_rows - 1) * num_columns + 1, num_columns), (1, 1))
     rows = layout.rows[indices] * num_columns + hosted
     contexts = layout.contexts[indices] - hosted * block_size
+    width = -(-int(contexts.max()) // block_size)
+    cells = batch.block_table.as_strided((num_rows * num_columns - width + 1, width), (1, 1))
     return _cut(indices, rows, contexts, layout, replace(batch, block_table=cells), lane)
 
 

@@ -33,13 +33,17 @@ def warm_up_plans(shape: CacheShape, max_context: int, max_tokens: int) -> Itera
         [(0, chunk)],
         [(0, 1), (0, chunk)],  # the chunk's sequences begin elsewhere than at a multiple of 16 bytes
     ]
+    first = shape.block_size  # a token behind one block in host memory, which the first plan has stored
+    streamed: list[list[Part]] = []
+    if shape.streams and first + chunk <= max_context:
+        streamed = [[(first, 1)], [(first, chunk)], [(0, 1), (first, 1), (0, chunk), (first, chunk)]]
     last = BlockId(shape.num_blocks)
-    for number, parts in enumerate((*mixes, _largest(shape, max_context, max_tokens))):
+    for number, parts in enumerate((*mixes, *streamed, _largest(shape, max_context, max_tokens))):
         copies = (BlockCopy(last, last),) if number == 0 else ()
         swap = (SlabMove(last, SlabId(0)),) if shape.num_slabs else ()
         yield StepPlan(
             number=number,
-            sequences=_sequences(shape.max_rows, parts),
+            sequences=_sequences(shape.max_rows, parts, first if parts in streamed else max_context + 1),
             table_writes=(),
             copies=copies,
             stores=swap if number == 0 else (),
@@ -57,7 +61,8 @@ def _largest(shape: CacheShape, max_context: int, max_tokens: int) -> list[Part]
     return parts
 
 
-def _sequences(row: int, parts: Sequence[Part]) -> tuple[SequenceStep, ...]:
+def _sequences(row: int, parts: Sequence[Part], hosted_at: int) -> tuple[SequenceStep, ...]:
+    """Return the step's sequences; those that start at `hosted_at` have a block in host memory."""
     return tuple(
         SequenceStep(
             sequence=SequenceId(index),
@@ -65,6 +70,7 @@ def _sequences(row: int, parts: Sequence[Part]) -> tuple[SequenceStep, ...]:
             start=start,
             token_ids=[0] * length,
             sampling=_SAMPLINGS[index % len(_SAMPLINGS)],
+            hosted=(SlabId(0),) if start == hosted_at else (),
         )
         for index, (start, length) in enumerate(parts)
     )

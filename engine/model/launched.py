@@ -1,0 +1,48 @@
+"""A launched step: where its result comes from."""
+
+from engine.errors import CoreError
+from engine.model.lanes import LOADS, STORES, WAITS, Lane
+from engine.model.logprobs import Asking, read
+from engine.step import StepResult, TokenLogprobs
+
+
+class Launched:
+    """A step whose tokens may still be on their way from the device."""
+
+    def __init__(
+        self, lane: Lane, asking: tuple[Asking, ...], num_tokens: int, *, number: int, checked: bool, beside: bool
+    ) -> None:
+        self._lane, self._asking, self._num_tokens = lane, asking, num_tokens
+        self._number, self._checked = number, checked
+        self._beside = beside  # loads went on while it computed
+        self._result: StepResult | None = None
+
+    def wait(self) -> StepResult:
+        """Block until the tokens are here.
+
+        Raises:
+            CoreError: the step read a slot that was poisoned.
+        """
+        if self._result is None:
+            self._result = self._read()
+        return self._result
+
+    def _read(self) -> StepResult:
+        values, seconds = self._lane.wait()
+        if self._checked and values.pop():
+            raise CoreError(f"step {self._number} read a stale or foreign KV slot: its logits are NaN")
+        token_ids: tuple[int, ...]
+        logprobs: tuple[TokenLogprobs | None, ...] = ()
+        if self._asking:
+            token_ids, logprobs = read(values, self._asking, self._num_tokens)
+        else:
+            token_ids = tuple(map(int, values))
+        loads = self._lane.seconds_of(LOADS)
+        hidden = loads - self._lane.seconds_of(WAITS) if self._beside else 0.0  # that the step computed meanwhile
+        return StepResult(
+            token_ids=token_ids,
+            seconds=seconds + max(0.0, hidden),
+            logprobs=logprobs,
+            store_seconds=self._lane.seconds_of(STORES),
+            load_seconds=loads,
+        )
