@@ -107,7 +107,7 @@ def test_a_boost_is_started_and_ended(console: Watched) -> None:
     boost.get_by_label("Requests at once").fill("64")
     boost.get_by_role("button", name="Replay").click()
     expect(page.locator("#boost-preview:not(.htmx-request)")).to_contain_text(ANSWERED)
-    boost.get_by_text("15 min").click()
+    boost.get_by_text("15 min", exact=True).click()
     boost.get_by_label("Reason").fill("A launch")
     boost.get_by_role("button", name="Start the boost").click()
     expect(boost).to_contain_text(re.compile(r"ends in (15|14)\s*min"))
