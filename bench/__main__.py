@@ -24,6 +24,7 @@ NAMES = (
     "push",
     "preview",
     "prefix",
+    "tiers",
     "memory",
     "density",
     "eviction",
