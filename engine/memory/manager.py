@@ -7,7 +7,6 @@ from engine.memory.accounts import Account, AccountOwner
 from engine.memory.audit import audit
 from engine.memory.eviction.base import EvictionOrder
 from engine.memory.eviction.guard import GuardedOrder
-from engine.memory.eviction.reuse import ReuseWeighted
 from engine.memory.keys import BlockHasher, KeyChain
 from engine.memory.lookup import NO_MATCH, Lookup, Match
 from engine.memory.pool import OPEN
@@ -36,7 +35,7 @@ class KVMemory:
         *,
         model: bytes = b"",
         kv_format: str = "auto",
-        make_order: Callable[[], EvictionOrder] = lambda: GuardedOrder(ReuseWeighted()),
+        make_order: Callable[[], EvictionOrder] = GuardedOrder,
     ) -> None:
         """Start with every block free.
 
@@ -324,6 +323,11 @@ class KVMemory:
         unread, self.unread = self.unread, []
         return unread
 
+    def let_unread_go(self) -> None:
+        """Let go of slabs that tables have ceased to name, where no step can read them."""
+        for slab in self.take_unread():
+            self.host.let_go(slab)
+
     def write_cells(self, table: BlockTable, column: int, blocks: Sequence[BlockId]) -> None:
         """Have cells of a table's row written before the next step."""
         self._writes.append(TableWrite(row=table.row, column=column, blocks=tuple(blocks)))
@@ -344,7 +348,8 @@ class KVMemory:
         known = self.tree.insert(key, block, place, token_ids=tokens, account=account, depth=depth)
         if known is None:
             self.pool.seal(block)
-            self.tree.start_with(block, self.supply.reclaim.of(account).order.stored(key, now), now)
+            before = chain.keys[index - 1] if index else None
+            self.tree.start_with(block, self.supply.reclaim.of(account).order.stored(key, now, before), now)
         return known
 
     def _looked_up(self, table: BlockTable, num_found: int, now: float) -> None:

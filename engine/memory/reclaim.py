@@ -14,8 +14,9 @@ _SLACK = 64  # stale entries that a ranking may carry beyond as many as it has g
 class Candidates:
     """One account's evictable blocks, and the order that they go in.
 
-    A block enters when it becomes a cached leaf. It may be used again meanwhile, and come back with another key: an
-    entry counts only while its block is a cached leaf of the account and has that key still.
+    A block enters when it becomes a cached leaf. It may be used again meanwhile, and come back with another value, or
+    be valued anew where it is (`EvictionOrder.key`): an entry counts only while its block is a cached leaf of the
+    account and has that value still; else it goes back to the place that is right now.
     """
 
     __slots__ = ("_account", "_generation", "_pool", "_ranking", "_tree", "order")
@@ -33,7 +34,7 @@ class Candidates:
         if self._is_candidate(block):
             if len(self._ranking) > 2 * num_cached + _SLACK:
                 self._sort()
-            self._ranking.add(self._key(block), block)
+            self._ranking.add(self._value(block), block)
 
     def take(self) -> BlockId | None:
         """Return the least valuable block, or None."""
@@ -41,9 +42,12 @@ class Candidates:
             self._generation = self.order.generation
             self._sort()
         while self._ranking:
-            key, block = self._ranking.pop()
-            if self._is_candidate(block) and self._key(block) == key:
-                return block
+            value, block = self._ranking.pop()
+            if self._is_candidate(block):
+                now = self._value(block)
+                if now == value:
+                    return block
+                self._ranking.add(now, block)
         return None
 
     def tail(self) -> Iterator[BlockId]:
@@ -55,14 +59,14 @@ class Candidates:
         return {block for block in self._ranking if self._is_candidate(block)}
 
     def _sort(self) -> None:
-        self._ranking = Ranking((self._key(block), block) for block in self.blocks())
+        self._ranking = Ranking((self._value(block), block) for block in self.blocks())
 
     def _is_candidate(self, block: BlockId) -> bool:
         pool, tree = self._pool, self._tree
         return pool.state(block) == CACHED and tree.is_leaf(block) and tree.account(block) == self._account
 
-    def _key(self, block: BlockId) -> float:
-        return self.order.key(self._tree.node(block, 0))
+    def _value(self, block: BlockId) -> float:
+        return self.order.key(self._tree.key(block), self._tree.node(block, 0))
 
 
 class Reclaim:

@@ -12,7 +12,7 @@ class CountingOrder(GuardedOrder):
     """The worker's own order."""
 
     def __init__(self) -> None:
-        super().__init__(ReuseWeighted())
+        super().__init__()
         self.num_evicted = 0
 
     def evicted(self, key: BlockKey, hits: int) -> None:
@@ -22,7 +22,7 @@ class CountingOrder(GuardedOrder):
 
 
 class UnjudgedOrder:
-    """The same policy without the shadow that judges it, which is a fifth of a replay: for long traces."""
+    """Recency weighted by hits, without what learns and what judges, which are a fifth of a replay: for long traces."""
 
     generation = 0  # never another policy
 
@@ -32,14 +32,14 @@ class UnjudgedOrder:
         self._history = KeyHistory()
         self._num_blocks = 0
 
-    def key(self, node: CachedNode) -> float:
+    def key(self, key: BlockKey, node: CachedNode) -> float:
         """Return the node's value."""
         return self._policy.key(node)
 
     def looked_up(self, keys: Sequence[BlockKey], num_found: int, now: float) -> None:
         """Learn nothing."""
 
-    def stored(self, key: BlockKey, now: float) -> int:
+    def stored(self, key: BlockKey, now: float, before: BlockKey | None = None) -> int:
         """Count a block in; return its hits of earlier stays."""
         self._num_blocks += 1
         return self._history.recall(key)

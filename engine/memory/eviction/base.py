@@ -1,15 +1,24 @@
-"""What a cached block looks like to an eviction policy, and what the prefix tree asks of one.
+"""What a cached block looks like to an eviction order, and what the prefix tree asks of one.
 
-    EvictionPolicy   a pure key function: the lowest key goes first. One small file each.
-    EvictionOrder    what the tree holds: a policy, and perhaps a shadow that judges it and falls back.
+    Predictor       says how likely the blocks of a prompt are to be asked for again: a score, worth seconds of recency
+    EvictionOrder   what the tree holds: predictors, and a shadow that judges them and falls back to plain LRU
+    ReuseValue      the same for blocks of other tiers, by key
 
-Only leaves are ever compared: a block with children in the tree is no candidate, whatever its key.
+    value of a block = its last use + seconds · score       the lowest goes first
+
+A value depends on the last use alone, not on the time of the question: candidates stay sorted. It is what an optimal
+policy comes to if the chance of reuse falls by e in so many seconds, whatever it is to begin with.
+
+Only leaves are ever compared: a block with children in the tree is no candidate, whatever its value.
 """
 
 from collections.abc import Sequence
-from typing import NamedTuple, NewType, Protocol
+from typing import NamedTuple, Protocol
 
-BlockKey = NewType("BlockKey", bytes)  # 32 bytes of SHA-256 over namespace, model, KV format, parent key and tokens
+from engine.memory.eviction.features import Moment
+from engine.memory.eviction.sightings import BlockKey, Bytes, Sight
+
+__all__ = ["BlockKey", "CachedNode", "EvictionOrder", "Predictor", "ReuseValue", "View"]
 
 
 class CachedNode(NamedTuple):
@@ -24,20 +33,28 @@ class CachedNode(NamedTuple):
     num_tokens: int  # prompt tokens up to its end: what recomputing it from nothing would cost
 
 
-class EvictionPolicy(Protocol):
-    """Orders cached blocks. Pure: the key depends on the node alone, not on the time of the question.
+class View(NamedTuple):
+    """A prompt as a predictor sees it when it comes."""
 
-    That lets the tree keep candidates in a heap and compute a key only when a node becomes a candidate. What should
-    fade with time is written as a bonus on `last_use` (a block with three hits is worth so many seconds of recency).
-    """
+    sight: Sight
+    moment: Moment
+
+
+class Predictor(Protocol):
+    """Foretells reuse. Scores are bytes: `NO_SCORE` is as usual, `SCORE_STEPS` more is e times as likely."""
 
     @property
     def name(self) -> str:
         """Name it in metrics and benchmarks."""
         ...
 
-    def key(self, node: CachedNode) -> float:
-        """Return the node's value; the lowest is evicted first."""
+    @property
+    def seconds(self) -> float:
+        """Seconds of recency that a block gains by being e times as likely to be asked for again."""
+        ...
+
+    def judge(self, view: View) -> Bytes:
+        """Return the score of each block of a prompt that has just come."""
         ...
 
 
@@ -49,18 +66,36 @@ class EvictionOrder(Protocol):
         """Count the changes of the ordering: the tree sorts its candidates anew when it differs."""
         ...
 
-    def key(self, node: CachedNode) -> float:
-        """Return the node's value under the policy in force; the lowest is evicted first."""
+    def key(self, key: BlockKey, node: CachedNode) -> float:
+        """Return the block's value, in seconds of the scheduler's clock; the lowest is evicted first.
+
+        It may change when its key is looked up again, which nobody tells who has sorted by it.
+        """
         ...
 
     def looked_up(self, keys: Sequence[BlockKey], num_found: int, now: float) -> None:
         """Note that a request asked for these blocks, in order, and found the first `num_found` of them."""
         ...
 
-    def stored(self, key: BlockKey, now: float) -> int:
-        """Note that a block joined the tree; return the hits that it starts with, remembered from an earlier stay."""
+    def stored(self, key: BlockKey, now: float, before: BlockKey | None = None) -> int:
+        """Note that a block joined the tree; return the hits that it starts with, remembered from an earlier stay.
+
+        `before` is the key of what it continues, if that has one.
+        """
         ...
 
     def evicted(self, key: BlockKey, hits: int) -> None:
-        """Note that a block left the tree, and how often it had been hit; a policy may remember that for a while."""
+        """Note that a block left the tree, and how often it had been hit."""
+        ...
+
+
+class ReuseValue(Protocol):
+    """What blocks are worth to tiers that keep no tree. An account's EvictionOrder is one."""
+
+    def values(self, keys: Sequence[BlockKey], now: float) -> list[float]:
+        """Return for each block the seconds that it is worth more than one that is as likely as usual to come back.
+
+        Add them to the time of its last use, on whatever clock: the lowest sum goes first. Nothing is known of a key
+        whose value is 0.
+        """
         ...

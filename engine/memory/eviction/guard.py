@@ -1,127 +1,168 @@
-"""A policy on probation: two ghosts, one under the policy and one under plain LRU, say which of them would hit more.
+"""An eviction order that foretells reuse, and judges itself.
 
-    look-up ─▶ sample of keys ─▶ ghost of the policy ─▶ hits ┐
-                              └▶ ghost of LRU ───────▶ hits ┴─▶ after each window: who is in force from now on
+    prompt ─▶ sightings (what is known of its blocks) ─▶ predictors ─▶ scores, kept with the sightings
+                                                     └▶ contest (ghosts) ─▶ whose scores order the blocks
 
-Both ghosts have the size of the real cache (times the sampling rate) and see the same keys, so the comparison holds
-whichever policy is in force and whatever else evicts blocks: limits of tenants, erasure, an empty pool. The policy
-loses its place when LRU hit more in a window by over 0.2 % of the look-ups, and gets it back when it hit more.
+Of the account's own experience there is always a table (hazard.py). Where a model was trained (model.py) it competes
+too. Plain LRU is what everything falls back to.
 """
 
 from collections.abc import Sequence
 
-from engine.memory.eviction.base import BlockKey, CachedNode, EvictionPolicy
-from engine.memory.eviction.ghost import SAMPLE_ALL, SAMPLE_BYTE, GhostCache
-from engine.memory.eviction.history import KeyHistory
-from engine.memory.eviction.lru import LeastRecentlyUsed
+import numpy as np
 
-_MOST_KEYS = 512  # of a ghost; a larger cache is judged by a sample of its keys, at 1/2, 1/4 … 1/256
-_SLACK = 0.002
-_FIRST_WINDOW = 1024  # sampled look-ups
-_WINDOWS_OF_CAPACITY = 2  # a window sees so many times what a ghost holds: less would judge the past
+from engine.memory.eviction.base import BlockKey, CachedNode, Predictor, View
+from engine.memory.eviction.contest import LRU, Contest
+from engine.memory.eviction.features import DAY_SECONDS, Moment
+from engine.memory.eviction.ghost import SAMPLE_BYTE
+from engine.memory.eviction.hazard import HazardTable, classes_of
+from engine.memory.eviction.sightings import NO_SCORE, SCORE_STEPS, Bytes, Sightings, names_of
+
+_RATE_BLOCKS = 2048  # the rate of reuse is that of about so many
+
+
+class Foresight:
+    """What all accounts of a worker have in common: the model, which may be exchanged at any time, and the hour."""
+
+    def __init__(self, *, offset: float = 0.0) -> None:
+        """Start without a model. `offset`: from the scheduler's clock to unix seconds."""
+        self.model: Predictor | None = None
+        self._offset = offset
+
+    def day_seconds(self, now: float) -> float:
+        """Return the seconds since midnight, UTC."""
+        return (now + self._offset) % DAY_SECONDS
 
 
 class GuardedOrder:
-    """Implements EvictionOrder. One for each set of blocks that are ordered among themselves, such as an account."""
+    """Implements EvictionOrder and ReuseValue. One for each set of blocks that are ordered among themselves."""
 
     __slots__ = (
-        "_fallback",
-        "_ghosts",
-        "_history",
-        "_hits",
-        "_in_force",
+        "_contest",
+        "_factors",
+        "_foresight",
+        "_model",
         "_num_blocks",
-        "_policy",
-        "_sample",
-        "_seen",
+        "_predictors",
+        "_reuse_rate",
+        "_sightings",
+        "_table",
         "generation",
     )
 
-    def __init__(self, policy: EvictionPolicy) -> None:
+    def __init__(self, *predictors: Predictor, foresight: Foresight | None = None) -> None:
+        """Start empty.
+
+        Args:
+            predictors: instead of the hazard table and the worker's model: two at most.
+            foresight: the worker's.
+        """
         self.generation = 0
-        self._policy = policy
-        self._fallback: EvictionPolicy = LeastRecentlyUsed()
-        self._in_force = policy
-        self._history = KeyHistory()
+        self._foresight = foresight or Foresight()
+        self._table: HazardTable | None = None if predictors else HazardTable()
+        self._predictors: list[Predictor] = list(predictors) if self._table is None else [self._table]
+        self._model: Predictor | None = None
+        self._contest = Contest(len(self._predictors))
+        self._sightings = Sightings()
         self._num_blocks = 0
-        self._sample = SAMPLE_ALL  # of 256 keys, those that the ghosts see
-        self._ghosts = (GhostCache(policy), GhostCache(self._fallback))
-        self._hits = [0, 0]
-        self._seen = 0
+        self._reuse_rate = 0.0
+        self._factors = self._seconds_a_step()
 
     @property
     def in_force(self) -> str:
-        """The name of the policy that orders blocks now."""
-        return self._in_force.name
+        """The name of what orders blocks now."""
+        number = self._contest.in_force
+        return "lru" if number == LRU else self._predictors[number - 1].name
 
     @property
     def num_ghosts(self) -> int:
         """Keys that the ghosts hold."""
-        return sum(len(ghost) for ghost in self._ghosts)
+        return self._contest.num_ghosts
 
-    def key(self, node: CachedNode) -> float:
-        """Return the node's value under the policy in force; the lowest is evicted first."""
-        return self._in_force.key(node)
+    def key(self, key: BlockKey, node: CachedNode) -> float:
+        """Return the block's value, in seconds of the scheduler's clock; the lowest is evicted first."""
+        number = self._contest.in_force
+        if number == LRU:
+            return node.last_use
+        return node.last_use + (self._sightings.score(key, number - 1) - NO_SCORE) * self._factors[number]
+
+    def values(self, keys: Sequence[BlockKey], now: float) -> list[float]:
+        """Return for each block the seconds that it is worth more than a usual one; 0 under plain LRU."""
+        del now
+        number = self._contest.in_force
+        if number == LRU:
+            return [0.0] * len(keys)
+        score, factor = self._sightings.score, self._factors[number]
+        return [(score(key, number - 1) - NO_SCORE) * factor for key in keys]
 
     def looked_up(self, keys: Sequence[BlockKey], num_found: int, now: float) -> None:
-        """Let both ghosts look the keys up. What the real cache found does not matter."""
+        """Judge the blocks of a prompt. What the real cache found does not matter."""
         del num_found
-        if self._capacity() > _MOST_KEYS and self._sample > 1:
-            self._thin_out()
-        sample = self._sample
-        # Deepest first, so that of one prompt's blocks the deepest is the first to go.
-        seen = [(depth, key) for depth, key in enumerate(keys) if key[SAMPLE_BYTE] < sample]
-        for number, ghost in enumerate(self._ghosts):
-            self._hits[number] += sum([ghost.look_up(key, depth, now) for depth, key in reversed(seen)])
-            ghost.shrink(self._capacity())
-        self._seen += len(seen)
-        if self._seen >= max(_FIRST_WINDOW, _WINDOWS_OF_CAPACITY * self._capacity()):
-            self._judge()
+        if not keys:
+            return
+        if self._table is not None and self._model is not self._foresight.model:
+            self._exchange_model()
+        self._contest.fit(self._num_blocks)
+        names = names_of(keys)
+        sight = self._sightings.look(names, now)
+        share = min(1.0, len(keys) / _RATE_BLOCKS)
+        view = View(sight, Moment(self._foresight.day_seconds(now), self._reuse_rate))
+        scores = [_falling(predictor.judge(view)) for predictor in self._predictors]
+        self._reuse_rate += (sight.num_known / len(keys) - self._reuse_rate) * share
+        classes = classes_of(sight)
+        if self._table is not None:
+            self._table.learn(sight, classes, now)
+        self._sightings.note(names, sight, now, classes, scores)
+        self._compete(keys, scores, now)
 
-    def stored(self, key: BlockKey, now: float) -> int:
-        """Count a block in; return its hits of earlier stays, its return among them."""
+    def stored(self, key: BlockKey, now: float, before: BlockKey | None = None) -> int:
+        """Count a block in; return how often it was asked for before."""
         self._num_blocks += 1
-        if key[SAMPLE_BYTE] < self._sample:
-            self._feed(key, now)
-        return self._history.recall(key)
+        self._sightings.fit(self._num_blocks)
+        hits = self._sightings.recall(key)
+        if hits is None:
+            self._sightings.follow(key, before, now)
+        self._contest.fit(self._num_blocks)
+        if key[SAMPLE_BYTE] < self._contest.sample:
+            score = self._sightings.score
+            values = [now + (score(key, n) - NO_SCORE) * self._factors[n + 1] for n in range(len(self._predictors))]
+            self._contest.stored(key, [now, *values], self._num_blocks)
+        return hits or 0
 
     def evicted(self, key: BlockKey, hits: int) -> None:
-        """Count a block out and remember its hits."""
-        self._history.fit(self._num_blocks)
+        """Count a block out; what was seen of it is remembered."""
+        del key, hits
         self._num_blocks -= 1
-        self._history.note(key, hits)
 
-    def _feed(self, key: BlockKey, now: float) -> None:
-        """Give the ghosts a block that nobody asked for: part of an answer."""
-        capacity = self._capacity()
-        if capacity > _MOST_KEYS and self._sample > 1:
-            self._thin_out()
-        for ghost in self._ghosts:
-            ghost.store(key, now)
-            if len(ghost) > 2 * capacity:  # `looked_up` shrinks them; long answers may come between two
-                ghost.shrink(capacity)
+    def _compete(self, keys: Sequence[BlockKey], scores: Sequence[Bytes], now: float) -> None:
+        sample, generation = self._contest.sample, self._contest.in_force
+        places = [place for place, key in enumerate(keys) if key[SAMPLE_BYTE] < sample]
+        if places:
+            values = [[now] * len(places)]
+            for score, factor in zip(scores, self._factors[1:], strict=True):
+                values.append((now + (score[places].astype(np.float64) - NO_SCORE) * factor).tolist())
+            self._contest.seen([keys[place] for place in places], values, self._num_blocks)
+        self.generation += self._contest.in_force != generation
 
-    def _capacity(self) -> int:
-        """Return the keys that each ghost may hold."""
-        return max(1, self._num_blocks * self._sample // SAMPLE_ALL)
+    def _exchange_model(self) -> None:
+        """Let another model compete from now on, or none."""
+        assert self._table is not None, "else there is no model"
+        in_force = self._contest.in_force
+        self._model = self._foresight.model
+        if self._model is None:
+            self._predictors = [self._table]
+            self._contest.drop(2)
+        else:
+            self._predictors = [self._table, self._model]
+            self._contest.replace(2)
+        self._factors = self._seconds_a_step()
+        self.generation += self._contest.in_force != in_force
 
-    def _judge(self) -> None:
-        """End a window: put the better policy in force."""
-        policy, lru = self._hits
-        if self._in_force is self._policy and lru > policy + _SLACK * self._seen:
-            self._switch(self._fallback)
-        elif self._in_force is self._fallback and policy > lru:
-            self._switch(self._policy)
-        self._hits, self._seen = [0, 0], 0
+    def _seconds_a_step(self) -> list[float]:
+        """Return for each contestant what a step of its scores is worth."""
+        return [0.0, *(predictor.seconds / SCORE_STEPS for predictor in self._predictors)]
 
-    def _thin_out(self) -> None:
-        """Halve the sample until a ghost holds no more keys than it should, and start a new window."""
-        while self._capacity() > _MOST_KEYS and self._sample > 1:
-            self._sample //= 2
-        for ghost in self._ghosts:
-            ghost.keep(self._sample)
-        self._hits, self._seen = [0, 0], 0
 
-    def _switch(self, policy: EvictionPolicy) -> None:
-        self._in_force = policy
-        self.generation += 1
+def _falling(scores: Bytes) -> Bytes:
+    """Have no block score less than those that continue it: without it they are no use."""
+    return np.maximum.accumulate(scores[::-1])[::-1]

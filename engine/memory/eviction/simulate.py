@@ -114,7 +114,8 @@ class _Cache:
     def _use(self, block: int, key: BlockKey, parent: _Node | None, now: float) -> _Node:
         node = self._nodes.get(block)
         if node is None:
-            node = self._nodes[block] = _Node(block, key, parent, self._order.stored(key, now))
+            before = None if parent is None else parent.key
+            node = self._nodes[block] = _Node(block, key, parent, self._order.stored(key, now, before))
             if parent is not None:
                 parent.children += 1
         else:
@@ -135,7 +136,7 @@ class _Cache:
             depth=node.depth,
             num_tokens=node.depth + 1,
         )
-        heapq.heappush(self._leaves, (self._order.key(view), node.stamp, node))
+        heapq.heappush(self._leaves, (self._order.key(node.key, view), node.stamp, node))
 
     def _shrink(self) -> None:
         if self._generation != self._order.generation:

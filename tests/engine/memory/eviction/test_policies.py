@@ -4,9 +4,10 @@ from random import Random
 
 import pytest
 
-from engine.memory.eviction.base import CachedNode, EvictionPolicy
+from engine.memory.eviction.base import CachedNode
 from engine.memory.eviction.lru import LeastRecentlyUsed
 from engine.memory.eviction.reuse import BONUS_SECONDS, MOST_HITS, ReuseWeighted
+from tests.engine.memory.eviction.orders import Policy
 
 
 def node(last_use: float, hits: int = 0) -> CachedNode:
@@ -34,7 +35,7 @@ def test_no_number_of_hits_keeps_a_block_for_ever() -> None:
 
 
 @pytest.mark.parametrize("policy", [LeastRecentlyUsed(), ReuseWeighted()], ids=lambda policy: policy.name)
-def test_a_parent_never_goes_before_its_child(policy: EvictionPolicy) -> None:
+def test_a_parent_never_goes_before_its_child(policy: Policy) -> None:
     """A prefix is used and hit at least whenever what continues it is: its key is never lower."""
     random = Random()
     for _ in range(200):

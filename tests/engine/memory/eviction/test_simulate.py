@@ -1,15 +1,16 @@
 """The simulator and its oracle."""
 
+from collections.abc import Callable
 from random import Random
 
 import pytest
 
-from engine.memory.eviction.base import EvictionPolicy
+from engine.memory.eviction.base import Predictor
 from engine.memory.eviction.guard import GuardedOrder
 from engine.memory.eviction.lru import LeastRecentlyUsed
 from engine.memory.eviction.reuse import ReuseWeighted
 from engine.memory.eviction.simulate import Prompt, belady, simulate
-from tests.engine.memory.eviction.orders import Newest, Unguarded
+from tests.engine.memory.eviction.orders import Moody, Unguarded, Unloved
 from tests.engine.memory.eviction.traces import anything, chats, fashions
 
 ROOMY = 10**6
@@ -44,7 +45,7 @@ def plain_lru(trace: list[Prompt], capacity: int) -> int:
 def test_with_room_for_all_every_repeat_is_found(make: object) -> None:
     """Nothing is evicted, and policy and oracle find what was seen before."""
     trace = make(Random(), 300)  # type: ignore[operator]
-    assert simulate(trace, ROOMY, GuardedOrder(ReuseWeighted())).found == infinite(trace)
+    assert simulate(trace, ROOMY, GuardedOrder()).found == infinite(trace)
     assert belady(trace, ROOMY).found == infinite(trace)
 
 
@@ -57,14 +58,15 @@ def test_lru_in_the_simulator_is_lru(make: object) -> None:
     assert simulate(trace, capacity, Unguarded(LeastRecentlyUsed())).found == plain_lru(trace, capacity)
 
 
-@pytest.mark.parametrize("policy", [LeastRecentlyUsed(), ReuseWeighted(), Newest()], ids=lambda policy: policy.name)
+@pytest.mark.parametrize("make_predictor", [LeastRecentlyUsed, ReuseWeighted, Unloved, Moody, None])
 @pytest.mark.parametrize("make", [chats, anything, fashions])
-def test_nothing_beats_the_oracle(make: object, policy: EvictionPolicy) -> None:
-    """Whatever the trace, the size and the policy, the oracle finds at least as much."""
+def test_nothing_beats_the_oracle(make: object, make_predictor: Callable[[], Predictor] | None) -> None:
+    """Whatever the trace, the size and the predictor, the oracle finds at least as much."""
     random = Random()
     trace = make(random, 400)  # type: ignore[operator]
     capacity = random.randint(5, 150)
-    assert simulate(trace, capacity, GuardedOrder(policy)).found <= belady(trace, capacity).found
+    order = GuardedOrder() if make_predictor is None else GuardedOrder(make_predictor())
+    assert simulate(trace, capacity, order).found <= belady(trace, capacity).found
 
 
 def test_the_warm_up_is_served_and_not_counted() -> None:
