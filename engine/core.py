@@ -135,6 +135,7 @@ def open_disk(
     name = f"{fingerprint(folder, config)} {kv_format} {shape.block_size}"
     store = open_store(config.disk_folder, shape.block_bytes, config.disk_bytes, name)
     scheduler.memory.tiers.attach(store, runner)
+    scheduler.roster.parking.make_room(config.disk_bytes // shape.block_bytes)
     return store
 
 

@@ -13,6 +13,7 @@ import zmq
 
 from engine import ipc
 from engine.loop import Applied, Cancel, Drain, Message, Stop, Submit
+from engine.memory.tiers.figures import TrafficCounts
 from engine.policy import PolicyUpdate, ShadowLimits, SharedPrefix, ShareGroup, TenantPolicy
 from engine.request import (
     BeamParams,
@@ -135,6 +136,18 @@ class FrameMailbox:
                 swapped_out_bytes=stats.swapped_out_bytes,
                 swapped_in_bytes=stats.swapped_in_bytes,
                 interference=[_pair(pair) for pair in stats.interference],
+                num_sessions=stats.num_sessions,
+                disk_bytes_total=stats.tiers.disk_bytes_total,
+                disk_bytes_used=stats.tiers.disk_bytes_used,
+                disk_problem=stats.tiers.disk_problem,
+                disk_errors=stats.tiers.disk_errors,
+                traffic=[_traffic(traffic) for traffic in stats.tiers.traffic],
+                tier_hits=dict(stats.tiers.hit_tokens),
+                tier_stall_seconds=stats.tiers.stall_seconds,
+                prefetched_blocks=stats.tiers.prefetched_blocks,
+                prefetched_used_blocks=stats.tiers.prefetched_used_blocks,
+                swap_chosen=stats.tiers.swap_chosen,
+                recompute_chosen=stats.tiers.recompute_chosen,
             )
         )
 
@@ -308,6 +321,8 @@ def _use(use: TenantUse) -> ipc.TenantUse:
         kv_cached_bytes=use.kv_cached_bytes,
         kv_borrowed_bytes=use.kv_borrowed_bytes,
         host_bytes=use.host_bytes,
+        disk_bytes=use.disk_bytes,
+        num_sessions=use.num_sessions,
         running=use.running,
         queued=use.queued,
         oldest_wait_seconds=use.oldest_wait_seconds,
@@ -340,6 +355,17 @@ def _session(view: SessionView) -> ipc.SessionState:
 def _pressure(stats: EngineStats) -> ipc.Pressure:
     use, borrowed, wait, swap = stats.pressure
     return ipc.Pressure(score=stats.pressure_score, use=use, borrowed=borrowed, wait=wait, swap=swap)
+
+
+def _traffic(traffic: TrafficCounts) -> ipc.TierTraffic:
+    return ipc.TierTraffic(
+        source=traffic.source,
+        target=traffic.target,
+        blocks=traffic.blocks,
+        bytes=traffic.bytes,
+        seconds=traffic.seconds,
+        latencies=list(traffic.latencies),
+    )
 
 
 def _pair(pair: PairCost) -> ipc.Interference:

@@ -4,7 +4,7 @@ from dataclasses import dataclass, replace
 
 from engine.memory.accounts import ShareGroupId
 from engine.memory.manager import KVMemory
-from engine.memory.tiers.host import HostTier
+from engine.memory.tiers.figures import DEVICE, HOST, TierCounts
 from engine.policy import ShareGroup
 from engine.request import TenantId
 from engine.scheduler.interference import account_name
@@ -13,6 +13,7 @@ from engine.scheduler.pressure_score import Parts
 from engine.scheduler.roster import Roster
 from engine.scheduler.swap_cost import SwapCounts
 from engine.scheduler.tenant import Tenant
+from engine.scheduler.tier_counts import tier_counts
 from engine.scheduler.trial import TrialCount
 
 
@@ -26,6 +27,8 @@ class TenantUse:
     kv_cached_bytes: int
     kv_borrowed_bytes: int  # of `kv_bytes`, above the guarantee
     host_bytes: int
+    disk_bytes: int
+    num_sessions: int
     running: int
     queued: int
     oldest_wait_seconds: float  # in its lines, or since it was preempted; 0: nobody waits
@@ -82,8 +85,10 @@ class EngineStats:
     num_evicted_blocks: int  # cached ones that were given up
     host_bytes_total: int
     host_bytes_used: int
-    swapped_out_bytes: int
+    swapped_out_bytes: int  # device to host, for whatever reason
     swapped_in_bytes: int
+    tiers: TierCounts  # what is where, and what went from where to where
+    num_sessions: int
     swaps: SwapCounts  # how it was decided what to do with preempted sequences, and how good the predictions were
     tenants: tuple[TenantUse, ...]
     share_groups: tuple[ShareGroupUse, ...]
@@ -95,9 +100,9 @@ class EngineStats:
 def collect(scheduler: Scheduler) -> EngineStats:
     """Read the counters. Side effects: every account's peak starts again, what has changed is told once."""
     pool, roster, now = scheduler.memory.pool, scheduler.roster, scheduler.now
-    host, swaps, block_bytes = scheduler.memory.host, roster.swapping.counts, scheduler.memory.shape.block_bytes
     roster.pressure.refresh(now)
-    tenants = tuple(_use(tenant, host, block_bytes, now) for tenant in roster.tenants.values())
+    tiers = tier_counts(scheduler.memory, roster)
+    tenants = tuple(_use(roster, tenant, tiers, now) for tenant in roster.tenants.values())
     asked, found = scheduler.prefix_tokens
     return EngineStats(
         step=scheduler.step,
@@ -114,11 +119,13 @@ def collect(scheduler: Scheduler) -> EngineStats:
         prefix_asked_tokens=asked,
         prefix_found_tokens=found,
         num_evicted_blocks=scheduler.memory.supply.num_evicted,
-        host_bytes_total=host.num_slabs * block_bytes,
-        host_bytes_used=host.num_used * block_bytes,
-        swapped_out_bytes=swaps.stored_blocks * block_bytes,
-        swapped_in_bytes=swaps.loaded_blocks * block_bytes,
-        swaps=replace(swaps),
+        host_bytes_total=tiers.host_bytes_total,
+        host_bytes_used=tiers.host_bytes_used,
+        swapped_out_bytes=_moved_bytes(tiers, DEVICE, HOST),
+        swapped_in_bytes=_moved_bytes(tiers, HOST, DEVICE),
+        tiers=tiers,
+        num_sessions=roster.parking.sessions.num_sessions,
+        swaps=replace(roster.swapping.counts),
         tenants=tenants,
         share_groups=tuple(_group_use(scheduler.memory, group) for group in scheduler.share_groups),
         pressure_score=roster.pressure.score,
@@ -127,8 +134,12 @@ def collect(scheduler: Scheduler) -> EngineStats:
     )
 
 
-def _use(tenant: Tenant, host: HostTier, block_bytes: int, now: float) -> TenantUse:
-    account = tenant.account
+def _moved_bytes(tiers: TierCounts, source: str, target: str) -> int:
+    return sum(one.bytes for one in tiers.traffic if (one.source, one.target) == (source, target))
+
+
+def _use(roster: Roster, tenant: Tenant, tiers: TierCounts, now: float) -> TenantUse:
+    account, block_bytes = tenant.account, roster.memory.shape.block_bytes
     oldest = min(line.waiting_since() for line in tenant.lines) if tenant.num_waiting else now
     return TenantUse(
         tenant=tenant.name,
@@ -136,7 +147,9 @@ def _use(tenant: Tenant, host: HostTier, block_bytes: int, now: float) -> Tenant
         kv_peak_bytes=account.take_peak() * block_bytes if account else 0,
         kv_cached_bytes=account.cached * block_bytes if account else 0,
         kv_borrowed_bytes=account.overage * block_bytes if account else 0,
-        host_bytes=host.used(tenant.name) * block_bytes,
+        host_bytes=tiers.host_bytes.get(tenant.name, 0),
+        disk_bytes=tiers.disk_bytes.get(tenant.name, 0),
+        num_sessions=roster.parking.sessions.count(tenant.name),
         running=len(tenant.running),
         queued=tenant.num_live - len(tenant.running),
         oldest_wait_seconds=max(0.0, now - oldest),

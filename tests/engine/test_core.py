@@ -207,7 +207,8 @@ def test_swaps_what_a_lowered_limit_takes(core: Core) -> None:
     assert [token for one in found for token in one.token_ids] == [token for one in expected for token in one.token_ids]
     stats = core.of_type(ipc.StatsFrame)
     assert isinstance(stats, ipc.StatsFrame)
-    assert stats.swapped_out_bytes == stats.swapped_in_bytes == stats.host_bytes_used > 0
+    assert stats.swapped_out_bytes >= stats.host_bytes_used > 0
+    assert stats.swapped_in_bytes > 0
     assert stats.tenants[0].host_bytes == stats.host_bytes_used
 
 

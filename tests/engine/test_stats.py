@@ -142,12 +142,14 @@ def test_host_memory_shows_what_was_moved_and_why() -> None:
     while request not in world.finished:
         world.step()
     stats = collect(world.scheduler)
-    assert stats.host_bytes_used == stats.swapped_out_bytes == stats.swapped_in_bytes == 8 * BLOCK_BYTES
-    assert {use.tenant: use.host_bytes for use in stats.tenants} == {"whale": 8 * BLOCK_BYTES, "minnow": 0}
+    assert stats.swapped_in_bytes == 8 * BLOCK_BYTES
+    assert stats.host_bytes_used == stats.swapped_out_bytes >= 8 * BLOCK_BYTES  # some was copied out ahead of its need
+    used = stats.host_bytes_used
+    assert {use.tenant: use.host_bytes for use in stats.tenants} == {"whale": used, "minnow": 0}
     assert (stats.swaps.num_swapped, stats.swaps.num_recomputed) == (1, 0)
     frame = collected(world)
-    assert (frame.host_bytes_total, frame.host_bytes_used) == (20 * BLOCK_BYTES, 8 * BLOCK_BYTES)
-    assert (frame.swapped_out_bytes, frame.swapped_in_bytes) == (8 * BLOCK_BYTES, 8 * BLOCK_BYTES)
-    assert {use.tenant: use.host_bytes for use in frame.tenants} == {"whale": 8 * BLOCK_BYTES, "minnow": 0}
+    assert (frame.host_bytes_total, frame.host_bytes_used) == (20 * BLOCK_BYTES, used)
+    assert (frame.swapped_out_bytes, frame.swapped_in_bytes) == (used, 8 * BLOCK_BYTES)
+    assert {use.tenant: use.host_bytes for use in frame.tenants} == {"whale": used, "minnow": 0}
     world.submit("minnow", 4, 1)
     assert stats.swaps == collect(world.scheduler).swaps, "what was collected stays as it was"
