@@ -362,7 +362,7 @@ def pool_bytes() -> int:
 # ---------------------------------------------------------------- sessions
 
 
-def pending_erasures(worker_ids: Sequence[str], *, most: int) -> list[PendingErasure]:
+def pending_erasures(worker_ids: Sequence[str], *, began_before: datetime, most: int) -> list[PendingErasure]:
     """Return erasures of sessions that wait for these workers, the oldest first. For the system."""
-    query = SessionErasure.objects.across_tenants().filter(worker_id__in=worker_ids).order_by("pk")
-    return [rows.pending_erasure(row) for row in query[:most]]
+    query = SessionErasure.objects.across_tenants().filter(worker_id__in=worker_ids, requested_at__lt=began_before)
+    return [rows.pending_erasure(row) for row in query.order_by("pk")[:most]]

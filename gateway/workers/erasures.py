@@ -5,9 +5,11 @@ Blocking: for threads, and for the task that delivers what is late (`gateway.tas
 
 import time
 from collections.abc import Sequence
+from datetime import timedelta
 
 import grpc
 import msgspec
+from django.utils import timezone
 
 from engine.protocol import pb
 from gateway.workers import calls
@@ -20,6 +22,7 @@ from tenants.services import sessions as service
 ERASE_SECONDS = 10.0  # a worker answers when the bytes are gone from every tier; one that takes longer is asked again
 BATCH = 200  # erasures that one delivery carries
 PAGE = 50  # sessions that are erased at once; a worker answers 64 calls of a tenant
+SETTLED_SECONDS = 60.0  # by then the request that asked for an erasure has ended
 _DELIVERY_SECONDS = 30.0  # after it the next delivery goes on
 
 # A worker of an older version keeps no sessions: it has erased what it does not have.
@@ -80,12 +83,16 @@ def erase_kv(*, tenant_id: str, workers: Sequence[WorkerView], actor: Actor) -> 
     return policy, Erased(was_there=True, waiting=away + tuple(silent))
 
 
-def deliver() -> int:
-    """Ask the live workers for the erasures that wait for them; return how many they have confirmed."""
+def deliver(*, older_than_seconds: float = SETTLED_SECONDS) -> int:
+    """Ask the live workers for the erasures that wait for them; return how many they have confirmed.
+
+    Younger ones are left to the request that began them, which tells its caller what it finds.
+    """
+    began_before = timezone.now() - timedelta(seconds=older_than_seconds)
     live = {worker.worker_id: worker for worker in selectors.live_workers()}
     deadline = time.monotonic() + _DELIVERY_SECONDS
     num_done = 0
-    for erasure in selectors.pending_erasures(list(live), most=BATCH):
+    for erasure in selectors.pending_erasures(list(live), began_before=began_before, most=BATCH):
         worker = live.get(erasure.worker_id)
         if worker is None or time.monotonic() > deadline:
             continue

@@ -95,8 +95,9 @@ def test_a_session_is_shown_pinned_brought_up_and_erased(
     expect(unpin).to_be_focused()
     unpin.press("Enter")
     expect(row).not_to_contain_text("pinned")
-    page.get_by_role("button", name=f"Bring up {name}").press("Enter")
-    expect(row).to_contain_text("on its way up")
+    with page.expect_response(lambda response: "/sessions/prefetch/" in response.url) as brought:
+        page.get_by_role("button", name=f"Bring up {name}").press("Enter")
+    assert "On its way" in brought.value.text()
 
     page.get_by_role("button", name=f"Erase {name}").press("Enter")
     expect(page.get_by_text(f"Erase “{name}”?")).to_be_visible()
