@@ -25,6 +25,7 @@ from gateway.controller.leadership import Leadership
 from gateway.controller.ledger import TERM_BITS, Ledger
 from gateway.controller.link import WorkerLink
 from gateway.controller.messages import grants_of, policy_push, worker_stats
+from gateway.controller.roll import keep
 from gateway.controller.series import SeriesRecorder
 from gateway.controller.sharing import Sharing
 from gateway.controller.threads import DatabaseThreads
@@ -33,13 +34,8 @@ from gateway.hints import HintPublisher
 from gateway.workers.client import Dial
 from tenants import selectors
 from tenants.contracts import POLICY_CHANNEL, WORKER_LIVE_SECONDS, WORKERS_CHANNEL, SharedPrefixView
-from tenants.services.workers import forget_stale, seen
 
 MEET_SECONDS = 1.0  # how long a new leader waits to hear what known workers hold before it moves any grant
-SEEN_SECONDS = 15.0  # a worker that is connected but silent on HTTP for so long is kept alive by its stream
-FORGET_SECONDS = 120.0  # a worker that is away keeps its grants for so long: it may still be serving, cut off from here
-SETTLE_SECONDS = 30.0  # a new leader forgets nobody before workers have had the time to come back
-TIDY_SECONDS = 5.0
 LONG_TOKENS = 50_000  # a push with more of them takes more than a millisecond to put together
 
 log = structlog.get_logger("controller")
@@ -91,7 +87,7 @@ class Fleet:
                 tasks.create_task(self._acks.run(), name="acks")
                 tasks.create_task(self._series.run(), name="series")
                 tasks.create_task(self._sharing.run(), name="sharing")
-                tasks.create_task(self._tidy(), name="tidy")
+                tasks.create_task(keep(self._threads, self._connected), name="roll")
                 tasks.create_task(self._balance.run(), name="balance")
                 tasks.create_task(self._boosts.run(), name="boosts")
                 tasks.create_task(self._reconcile(), name="reconcile")
@@ -137,23 +133,6 @@ class Fleet:
             for holder, version in self._unsent.items():
                 self._hints.sent(holder.kind, holder.name, version, of=num_live)
             self._unsent.clear()
-
-    async def _tidy(self) -> None:
-        while True:
-            await asyncio.sleep(TIDY_SECONDS)
-            try:
-                # Read anew: after a suspended machine wakes, a worker must be seen before it can be forgotten.
-                known = await self._threads.call(read_workers)
-                silent = [
-                    worker for worker in self._connected & known.keys() if known[worker].silent_seconds > SEEN_SECONDS
-                ]
-                if silent:
-                    await self._threads.call(seen, worker_ids=silent)
-                if time.monotonic() - self._started_at > SETTLE_SECONDS:
-                    for worker in await self._threads.call(forget_stale, older_than_seconds=FORGET_SECONDS):
-                        log.warning("worker_forgotten", worker=worker)
-            except Error as error:
-                log.warning("tidy_failed", reason=str(error).strip())
 
     # ------------------------------------------------------------ truth
 

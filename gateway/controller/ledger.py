@@ -14,52 +14,16 @@ limits at once and its prefixes in a push that follows.
 import math
 from collections import deque
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
 
+from gateway.controller.books import Book, Mark, Push, larger
 from gateway.controller.errors import Superseded
 from gateway.controller.grants import Shares, by_pools, divide_policy
 from gateway.controller.holders import NOTHING, Amounts, Grant, GroupPolicy, Holder, Policy, limits
 from tenants.contracts import PolicyView
 
-Mark = tuple[int, int]  # (version, epoch)
-
 TERM_BITS = 24  # pushes of one term before its epochs reach into the next one's: 16 million
-MAX_SETTLING = 64  # pushes of one worker that may still be told to have settled
 MAX_UNACKED = 8  # pushes on the way to one worker; what comes after is merged into the next
 MAX_PUSH_TOKENS = 2_000_000  # of prefixes in one push, at most 10 MB of them; one group alone may have more
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Push:
-    """One message to one worker. A snapshot replaces all it holds, a delta the holders that it names."""
-
-    worker: str
-    mark: Mark
-    version: int  # of the policies in it; `mark` may carry a higher one, see `Ledger.connect`
-    snapshot: bool
-    grants: Mapping[Holder, Grant]
-    removed: tuple[Holder, ...] = ()
-
-    @property
-    def num_tokens(self) -> int:
-        """Token ids in it."""
-        return sum(grant.num_tokens for grant in self.grants.values())
-
-
-@dataclass(slots=True)
-class _Book:
-    """One worker's page of the ledger."""
-
-    connected: bool = False
-    known: bool = False  # it has told this controller what it holds
-    needs_snapshot: bool = True
-    floor: Mark = (0, 0)  # what it had applied when it connected
-    acked: dict[Holder, Grant] = field(default_factory=dict)
-    sent: dict[Holder, Grant] = field(default_factory=dict)
-    sent_mark: Mark = (0, 0)
-    sent_version: int = 0
-    unacked: deque[Push] = field(default_factory=deque)
-    settling: deque[tuple[Mark, int]] = field(default_factory=lambda: deque(maxlen=MAX_SETTLING))  # acked lately
 
 
 class Ledger:
@@ -77,7 +41,7 @@ class Ledger:
         self._shares: dict[Holder, Shares] = {}  # of those whose limits follow demand
         self._noted: dict[Holder, Mapping[str, tuple[float, float]]] = {}
         self._pools: dict[str, int] = {}
-        self._books: dict[str, _Book] = {}
+        self._books: dict[str, Book] = {}
         self._dirty: set[Holder] = set()
 
     @property
@@ -107,7 +71,7 @@ class Ledger:
         for worker in set(self._books) - set(pools):
             del self._books[worker]
         for worker in pools:
-            self._books.setdefault(worker, _Book())
+            self._books.setdefault(worker, Book())
         self._dirty.update(self._policies)
 
     def set_shares(self, shares: Mapping[Holder, Shares]) -> None:
@@ -185,17 +149,7 @@ class Ledger:
             return 0
         if mark > max(book.sent_mark, book.floor):
             raise Superseded(f"{worker} has applied {mark}, sent was {book.sent_mark}")
-        version = 0
-        while book.unacked and book.unacked[0].mark <= mark:
-            push = book.unacked.popleft()
-            version = max(version, push.version)
-            book.settling.append((push.mark, push.version))
-            if push.snapshot:
-                book.acked = {}
-            book.acked.update(push.grants)
-            for holder in push.removed:
-                book.acked.pop(holder, None)
-        return version
+        return max((push.version for push in book.take_acked(mark)), default=0)
 
     def settle(self, worker: str, mark: Mark) -> int:
         """Nobody is above the limits of the push with `mark` any more: return its policy version, 0 for none known."""
@@ -245,14 +199,10 @@ class Ledger:
     def held(self, worker: str, holder: Holder) -> Amounts:
         """Return the most that a worker may hold now: acked or on its way, whichever is larger."""
         book = self._books[worker]
-        if not book.known:
-            policy = self._policies.get(holder)
-            return self._most(worker, holder, policy) if policy else NOTHING
-        held = book.acked[holder].amounts if holder in book.acked else NOTHING
-        for push in book.unacked:
-            if holder in push.grants:
-                held = _larger(held, push.grants[holder].amounts)
-        return held
+        if book.known:
+            return book.most(holder)
+        policy = self._policies.get(holder)
+        return self._most(worker, holder, policy) if policy else NOTHING
 
     def _most(self, worker: str, holder: Holder, policy: Policy) -> Amounts:
         """Return the most that a member which this controller has not met may hold, see docs/decisions."""
@@ -265,7 +215,7 @@ class Ledger:
         parts = Amounts(part, part, places, places, part, part)  # type: ignore[arg-type]  # parts of each
         # Rounding may have brought it one more than its part, and of requests at once it had one first.
         most = Amounts(*(min(whole, math.ceil(whole * share) + 1) for whole, share in zip(limit, parts, strict=True)))
-        return _larger(home, most)
+        return larger(home, most)
 
     def _due(self, holder: Holder) -> tuple[dict[str, Grant], bool]:
         """Return what each worker may be granted now (none: the holder is gone) and whether that is its full share."""
@@ -325,7 +275,3 @@ def _cut(grants: dict[Holder, Grant]) -> set[Holder]:
         else:
             num_tokens += grant.num_tokens
     return cut
-
-
-def _larger(one: Amounts, other: Amounts) -> Amounts:
-    return Amounts(*map(max, one, other))

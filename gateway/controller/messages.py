@@ -1,6 +1,7 @@
 """Turn the protocol's messages into the control plane's values and back: pure."""
 
 from engine.protocol import engine_pb2 as pb
+from gateway.controller.books import Push
 from gateway.controller.holders import (
     NO_TRIAL,
     Grant,
@@ -11,7 +12,6 @@ from gateway.controller.holders import (
     share_group,
     tenant,
 )
-from gateway.controller.ledger import Push
 from tenants.contracts import PriorityName, UsageEntry
 from tenants.reports import InterferencePair, Pressure, ShadowCount, ShareGroupUse, TenantUse, TierTraffic, WorkerStats
 

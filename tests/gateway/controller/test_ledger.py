@@ -10,6 +10,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
+from gateway.controller.books import Push
 from gateway.controller.errors import Superseded
 from gateway.controller.grants import divide
 from gateway.controller.holders import (
@@ -25,7 +26,7 @@ from gateway.controller.holders import (
     share_group,
     tenant,
 )
-from gateway.controller.ledger import MAX_PUSH_TOKENS, MAX_UNACKED, Ledger, Push
+from gateway.controller.ledger import MAX_PUSH_TOKENS, MAX_UNACKED, Ledger
 from tenants.contracts import PolicyView
 
 HOLDERS = (tenant("minnow"), tenant("whale"), share_group("minnow"))

@@ -11,7 +11,7 @@ from typing import Any
 from django.utils import timezone
 
 from engine.protocol import engine_pb2 as pb
-from gateway.controller import fleet
+from gateway.controller import roll
 from tenants import selectors
 from tenants.contracts import PolicyAcks, ShadowLimits
 from tenants.models import AuditEvent, Boost
@@ -135,10 +135,10 @@ def test_limits_follow_the_traffic_and_flow_back(tenant: str, sockets: Path) -> 
 
 def test_a_dead_workers_share_comes_back_after_its_lease(tenant: str, sockets: Path, monkeypatch: Any) -> None:
     """Until then nobody else gets it, for it may be serving, cut off; afterwards the other has the whole limit."""
-    monkeypatch.setattr(fleet, "SETTLE_SECONDS", 0.0)
-    monkeypatch.setattr(fleet, "FORGET_SECONDS", 2.0)
-    monkeypatch.setattr(fleet, "TIDY_SECONDS", 0.3)
-    monkeypatch.setattr(fleet, "SEEN_SECONDS", 0.3)
+    monkeypatch.setattr(roll, "SETTLE_SECONDS", 0.0)
+    monkeypatch.setattr(roll, "FORGET_SECONDS", 2.0)
+    monkeypatch.setattr(roll, "TIDY_SECONDS", 0.3)
+    monkeypatch.setattr(roll, "SEEN_SECONDS", 0.3)
 
     async def story() -> None:
         load = {"alive": (20, 4, 4), "dead": (45, 8, 0)}

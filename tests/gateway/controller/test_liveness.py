@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from django.utils import timezone
 
-from gateway.controller import fleet
+from gateway.controller import roll
 from tenants import selectors
 from tenants.models import Worker
 from tests.gateway.controller.conftest import controller, in_thread, until, until_stored
@@ -25,8 +25,8 @@ def silence(worker_id: str, seconds: float) -> None:
 @pytest.fixture(autouse=True)
 def _quick_tidying(monkeypatch: pytest.MonkeyPatch) -> None:
     """Tidy every tenth of a second, and at once after an election."""
-    monkeypatch.setattr(fleet, "TIDY_SECONDS", 0.1)
-    monkeypatch.setattr(fleet, "SETTLE_SECONDS", 0.0)
+    monkeypatch.setattr(roll, "TIDY_SECONDS", 0.1)
+    monkeypatch.setattr(roll, "SETTLE_SECONDS", 0.0)
 
 
 def test_an_open_stream_keeps_a_silent_worker_alive(tenant: str, sockets: Path) -> None:
@@ -59,7 +59,7 @@ def test_a_worker_that_is_away_keeps_its_grant_until_it_is_forgotten(tenant: str
             here.break_stream()
             await until(lambda: here.num_streams > streams and len(here.pushes) > pushes)
             assert here.grants[tenant].kv_hard_bytes == 50 * MIB
-            await in_thread(lambda: silence("away", fleet.FORGET_SECONDS + 1))
+            await in_thread(lambda: silence("away", roll.FORGET_SECONDS + 1))
             await until(lambda: here.grants[tenant].kv_hard_bytes == 100 * MIB)
             assert await in_thread(lambda: list(Worker.objects.values_list("pk", flat=True))) == ["here"]
 
