@@ -192,3 +192,23 @@ def test_what_is_not_there_is_erased_at_once(tmp_path: Path) -> None:
         tickets = [store.drop([]), store.drop([key(1)]), store.forget("nobody"), store.drop_session("nobody", "chat")]
         assert len(set(tickets)) == 4
         erased(store, *tickets)
+
+
+def test_bytes_that_are_being_overwritten_by_another_block(tmp_path: Path) -> None:
+    """The erasure of what was there before is over when the other block has taken its place, and not before."""
+    files = FailingFiles()
+    with opened(tmp_path / "disk", files=files) as store:
+        store.limit("b", STRIDE)
+        put(store, [3], "b")
+        files.hold("write")
+        assert store.write(key(4), "b", memoryview(content(key(4))))
+        wait_until(store, lambda: files.num_held > 0)
+        tickets = [store.drop([key(3)]), store.forget("nobody")]
+        events = wait_until(store, lambda: True)
+        assert [event.ticket for event in events if isinstance(event, Erased)] == tickets[1:]
+        assert holding(tmp_path / "disk", *texts(3)) != []
+        files.release()
+        erased(store, tickets[0])
+        assert holding(tmp_path / "disk", *texts(3)) == []
+        assert get(store, 4)
+        store.audit()
