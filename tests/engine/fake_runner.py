@@ -119,7 +119,14 @@ class FakeRunner:
     def copy(self, transfer: Transfer) -> None:
         """Take a transfer; what it writes is nonsense until it is done."""
         self.begun.append(transfer)
-        self._transfers.append((transfer, self._launched[-1] if self._launched else None))
+        last = self._launched[-1] if self._launched else None
+        if last is None or last.result is not None:
+            self._spoil(transfer)
+        else:
+            last.transfers.append(transfer)
+        self._transfers.append((transfer, last))
+
+    def _spoil(self, transfer: Transfer) -> None:
         for block, slab in transfer.moves:
             if transfer.is_store:
                 self._slabs[slab] = _NONSENSE
@@ -207,6 +214,8 @@ class FakeRunner:
             load_seconds=back,
         )
         self._empty(step.wipes)
+        for transfer in step.transfers:
+            self._spoil(transfer)
         self._sampled = tokens
 
     def _store(self, block: BlockId, slab: SlabId) -> None:
@@ -262,6 +271,7 @@ class Launched:
         self.identities = identities
         self.result: StepResult | None = None
         self.wipes: list[BlockId] = []  # blocks to empty after it
+        self.transfers: list[Transfer] = []  # that start after it
         self._runner = runner
 
     def wait(self) -> StepResult:

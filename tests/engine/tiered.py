@@ -76,7 +76,6 @@ class TieredTraffic(Traffic):
         self.counts = {"fetched": 0, "stored": 0, "brought": 0, "read": 0, "late": 0}
         self._ahead = ahead
         self._num_blocks = num_blocks
-        self._tickets: set[int] = set()
         self._past: dict[tuple[TenantId, bytes, tuple[int, ...]], list[int]] = {}  # outputs of all cores
         self._seed = seed
         super().__init__(seed, self._make(seed))
@@ -171,8 +170,7 @@ class TieredTraffic(Traffic):
         """A session is erased."""
         tenant, keys = self._chain()
         tiers = self.world.scheduler.memory.tiers
-        self._tickets.add(tiers.erase(tenant, keys))
-        self._tickets -= set(tiers.take_erased())
+        tiers.erase(tenant, keys)
 
     # ------------------------------------------------------------ the disk
 
@@ -216,12 +214,11 @@ class TieredTraffic(Traffic):
             )
         tiers = self.world.scheduler.memory.tiers
         for _ in range(20_000):
-            is_busy = self._step(0.01)
-            self._tickets -= set(tiers.take_erased())
-            if not is_busy:
+            if not self._step(0.01):
                 break
         check_all_ended(self.world)
-        assert not self._tickets, "an erasure never ends"
+        assert not tiers.is_erasing, "an erasure never ends"
+        assert not tiers.mover.is_moving, "nor does a copy"
         self._count()
         self.world.close()
 

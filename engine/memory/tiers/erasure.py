@@ -10,6 +10,7 @@ use meanwhile is theirs: a block holds something of an earlier owner only where 
 
 from collections import deque
 from collections.abc import Iterable, Sequence
+from itertools import islice
 
 from engine.memory.eviction.base import BlockKey
 from engine.memory.supply import Supply
@@ -42,7 +43,7 @@ class Wiper:
         self._done: deque[int] = deque(maxlen=_MOST_DONE)
         self._blocks: dict[BlockId, None] = {}  # free ones, to be overwritten
         self._is_clean = bytearray(supply.pool.num_blocks)  # 1: overwritten, and not used since
-        self._has_wiped = False
+        self._has_begun = False
 
     @property
     def is_busy(self) -> bool:
@@ -58,20 +59,21 @@ class Wiper:
         allocated = plan.poison if plan is not None else ()
         self._begin({move.block for move in plan.stores} if plan is not None else set())
         clean = self._is_clean
-        due = [block for block in allocated if block in self._blocks] if self._blocks else []
-        due += [block for block in self._blocks if block not in due][: max(0, limit - len(due))] if self._blocks else []
-        for block in due:
+        due = [block for block in dict.fromkeys(allocated) if self._blocks.pop(block, 0) is None]
+        for block in list(islice(self._blocks, max(0, limit - len(due)))):
             del self._blocks[block]
+            due.append(block)
+        for block in due:
             clean[block] = 1
-        self._has_wiped = True
         return due
 
     def used(self, blocks: Iterable[BlockId]) -> None:
-        """Note that something may be written to these blocks from here on."""
-        if self._has_wiped:
+        """Note that something is written to these blocks from here on."""
+        if self._has_begun:
             clean = self._is_clean
             for block in blocks:
                 clean[block] = 0
+                self._blocks.pop(block, None)  # filled whole by a copy; what a plan has allocated is overwritten by now
 
     def erased_on_disk(self, ticket: int) -> None:
         """Note that the disk has done its part of something."""
@@ -104,3 +106,4 @@ class Wiper:
         free = (block for block in self._supply.pool.free_blocks() if block not in waiting)
         self._blocks |= {block: None for block in free if not self._is_clean[block]}
         self._host.slabs.soil()
+        self._has_begun = True

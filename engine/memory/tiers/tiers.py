@@ -24,6 +24,7 @@ WIPED_BYTES = 32 << 20  # of blocks, in a step: some milliseconds
 _POLL_SECONDS = 0.001  # between looks at copies that somebody may wait for
 _WRITE_POLL_SECONDS = 0.01
 _MOST_PREFETCHES = 64
+_MOST_GUESSED = MOST_READS // 2  # reads under way, while a guess asks for more
 _WORTHLESS = -1e9  # seconds of recency
 _SPARE_SLABS = 0.1  # of the arena, that guesses leave free
 
@@ -136,6 +137,11 @@ class Tiers:
         """Overwrite what is free, which may hold what was just given up; return a ticket for `take_erased`."""
         return self._erase((), set())
 
+    @property
+    def is_erasing(self) -> bool:
+        """Whether something is being erased."""
+        return self._wiper.is_busy
+
     def take_erased(self) -> list[int]:
         """Return the tickets of all of which nothing is left in any tier, each once."""
         return self._wiper.take_done()
@@ -238,8 +244,8 @@ class Tiers:
         for one in list(self._prefetches):
             while one.asked < len(one.keys) and self._is_coming(one.owner, one.keys[one.asked]):
                 one.asked += 1
-            is_reading = self.disk is not None and any(map(self.disk.reads, one.keys[: one.asked]))
-            if not is_reading:
+            disk, asked = self.disk, one.keys[: one.asked]
+            if disk is None or (disk.num_reading < _MOST_GUESSED and not any(map(disk.reads, asked))):
                 self._prefetches.remove(one)
                 self.mover.bring(one.owner, one.keys)
 
@@ -248,7 +254,7 @@ class Tiers:
         host, disk = self._host, self.disk
         if self._supply.tree.get(key) is not None or host.get(key) is not None:
             return True
-        if disk is None or disk.num_reading >= MOST_READS // 2 or not host.has_spare(owner, _SPARE_SLABS):
+        if disk is None or disk.num_reading >= _MOST_GUESSED or not host.has_spare(owner, _SPARE_SLABS):
             return False
         if not disk.read(key, owner):
             return False
