@@ -2,7 +2,7 @@ import { Chart, type ChartSpec, type Line } from "../lib/chart";
 import { bytes, count, type Figure } from "../lib/figure";
 import { Island } from "../lib/island";
 import { getJson } from "../lib/network";
-import { anyOf, column, grid, idleAsZero, type Column, type FairnessAnswer, type PressureAnswer, type TenantsAnswer } from "../lib/series";
+import { anyOf, column, grid, idleAsZero, inUse, type Column, type FairnessAnswer, type PressureAnswer, type TenantsAnswer } from "../lib/series";
 
 type People = Readonly<Record<string, { name: string; colour: number }>>;
 
@@ -81,7 +81,7 @@ export class Charts extends Island {
 
   private draw(pressure: PressureAnswer, tenants: TenantsAnswer, fairness: FairnessAnswer): void {
     this.show("pressure", pressure.workers.length > 0, pressureSpecs(pressure));
-    this.show("use", tenants.tenants.length > 0, [this.useSpec(tenants)]);
+    this.show("use", tenants.tenants.length > 0, [this.useSpec(tenants, pressure)]);
     this.show("fairness", fairness.tenants.length > 0, [this.serviceSpec(fairness, pressure), jainSpec(fairness)]);
     const index = this.part("jain");
     index.textContent = fairness.jain === null ? "–" : fairness.jain.toFixed(3);
@@ -123,16 +123,11 @@ export class Charts extends Island {
     }
   }
 
-  /** An idle tenant may hold what it has cached, of which there is no record: a gap, not zero. */
-  private useSpec(answer: TenantsAnswer): ChartSpec {
+  private useSpec(answer: TenantsAnswer, pressure: PressureAnswer): ChartSpec {
     const times = grid(answer);
-    const lines = answer.tenants.slice(0, MOST_TENANTS).map((line) =>
-      this.tenantLine(
-        line.tenant,
-        column(times, line.points, (point) => point.kv_bytes),
-      ),
-    );
-    return { label: "Device KV by tenant", times, lines, figure: bytes, binary: true };
+    const heard = heardIn(times, pressure);
+    const lines = answer.tenants.slice(0, MOST_TENANTS).map((line) => this.tenantLine(line.tenant, inUse(times, line.points, heard)));
+    return { label: "Device KV in use by tenant", times, lines, figure: bytes, binary: true };
   }
 
   private serviceSpec(answer: FairnessAnswer, pressure: PressureAnswer): ChartSpec {

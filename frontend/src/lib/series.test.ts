@@ -1,6 +1,6 @@
 import { describe, expect, it } from "vitest";
 
-import { anyOf, column, grid, idleAsZero, isolated, last, spread } from "./series";
+import { anyOf, column, grid, idleAsZero, inUse, isolated, last, spread } from "./series";
 
 const ANSWER = { from: "2026-01-01T00:00:05Z", to: "2026-01-01T00:00:40Z", step_seconds: 10 };
 const START = Date.parse("2026-01-01T00:00:00Z") / 1000;
@@ -24,6 +24,16 @@ describe("columns", () => {
 
   it("are zero where a tenant was idle, and a gap where the fleet was not heard", () => {
     expect(idleAsZero([null, 3, null, null], [1, 1, null, 1])).toEqual([0, 3, null, 0]);
+  });
+
+  it("of use have what requests held: zero of an idle tenant whatever it has cached, and a gap where nobody was heard", () => {
+    const use = [
+      { at: "2026-01-01T00:00:10Z", kv_bytes: 30, kv_cached_bytes: 10 },
+      { at: "2026-01-01T00:00:20Z", kv_bytes: 12, kv_cached_bytes: 12 },
+    ];
+    expect(inUse(times, use, [1, 1, 1, 1])).toEqual([0, 20, 0, 0]);
+    expect(inUse(times, use, [null, 1, 1, null])).toEqual([null, 20, 0, null]);
+    expect(inUse(times, [], [1, null, 1, 1])).toEqual([0, null, 0, 0]);
   });
 
   it("know where anything was heard", () => {

@@ -24,9 +24,15 @@ export interface PressureAnswer extends Answer {
   workers: { worker_id: string; points: PressurePoint[] }[];
 }
 
+export interface UsePoint {
+  at: string;
+  kv_bytes: number;
+  kv_cached_bytes: number; // of them, no request's
+}
+
 export interface TenantsAnswer extends Answer {
   num_tenants: number;
-  tenants: { tenant: string; points: { at: string; kv_bytes: number }[] }[];
+  tenants: { tenant: string; points: UsePoint[] }[];
 }
 
 export interface FairnessAnswer extends Answer {
@@ -53,6 +59,18 @@ export function column<P extends { at: string }>(times: readonly number[], point
 /** Nothing where nothing was told, and zero where the fleet was heard: a tenant without a point was idle. */
 export function idleAsZero(values: Column, heard: Column): Column {
   return values.map((value, n) => value ?? (heard[n] == null ? null : 0));
+}
+
+/**
+ * What a tenant's requests held. Points are kept of the times in which it had any: without one it held nothing where the fleet was heard.
+ *
+ * What it has cached is not in it: of an idle tenant nobody keeps how that dwindles.
+ */
+export function inUse(times: readonly number[], points: readonly UsePoint[], heard: Column): Column {
+  return idleAsZero(
+    column(times, points, (point) => point.kv_bytes - point.kv_cached_bytes),
+    heard,
+  );
 }
 
 /** Where any of the columns has a value. */
