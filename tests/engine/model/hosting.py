@@ -1,7 +1,8 @@
 """A tiny scheduler for tests, whose sequences are larger than the pool: what has no room lies in slabs.
 
 Each step may store leading blocks in its plan, or ahead of it by transfers that go on while steps run, and may bring
-some of them back by its loads. Blocks that are given up are poisoned.
+some of them back by its loads, or copy a block, which may just have been loaded, elsewhere. Blocks that are given up
+are poisoned.
 """
 
 import random
@@ -11,7 +12,7 @@ from dataclasses import dataclass, field
 
 from engine.model.runner import ModelRunner
 from engine.request import BlockId, SamplingParams, SequenceId, SlabId
-from engine.step import SequenceStep, SlabMove, StepPlan, TableWrite, Transfer
+from engine.step import BlockCopy, SequenceStep, SlabMove, StepPlan, TableWrite, Transfer
 
 SECONDS = 60.0  # that a transfer may take on a slow machine
 
@@ -38,8 +39,10 @@ class Hosting:
     chunk: int = 24
     resident: int = 4
     seed: int = 0
+    spare: int = 8  # blocks that stay free when one is loaded again
     comes_back: float = 0.3  # how often a hosted block is loaded again
     ahead: float = 0.5  # how often blocks are stored by a transfer
+    moved: float = 0.15  # how often a block is copied
 
 
 class Host:
@@ -55,7 +58,7 @@ class Host:
         self._number = 0
         self._ahead: dict[int, tuple[int, SlabMove]] = {}  # sequence: the transfer that stores its first block
         self._done: set[int] = set()
-        self.num_hosted = self.num_loaded = self.num_ahead = 0
+        self.num_hosted = self.num_loaded = self.num_ahead = self.num_moved = 0
 
     def run(self, prompts: Sequence[Sequence[int]], samplings: Sequence[SamplingParams]) -> list[list[int]]:
         """Return each prompt's generated tokens."""
@@ -65,7 +68,7 @@ class Host:
         ]
         while running := [one for one in sequences if len(one.tokens) < one.wanted]:
             plan = self._plan(running)
-            loaded = {move.block for move in plan.loads}  # not there before the launch
+            loaded = {move.block for move in plan.loads} | {copy.target for copy in plan.copies}  # not there yet
             for one in self._rng.sample(running, len(running)):
                 if one.blocks[0] not in loaded:
                     self._store_ahead(one)  # beside this step
@@ -77,6 +80,7 @@ class Host:
                 if part.sampling is not None:
                     one.tokens.append(next(result))
                     one.generated += 1
+            self._free[:0] = [copy.source for copy in plan.copies]
             self._done |= {done.number for done in self._runner.copied()}
         return [one.tokens[len(prompt) :] for one, prompt in zip(sequences, prompts, strict=True)]
 
@@ -86,12 +90,14 @@ class Host:
         moves: dict[str, list[SlabMove]] = {"stores": [], "loads": []}
         writes: list[TableWrite] = []
         poison: list[int] = []
+        copies: list[BlockCopy] = []
         parts = []
         for one in sorted(running, key=lambda one: len(one.tokens) - one.computed):
             length = min(len(one.tokens) - one.computed, self._how.chunk)
             self._give_up(one, length, moves["stores"], poison)
             self._grow(one, length, writes, poison)
             self._bring_back(one, moves["loads"], writes, poison)
+            self._move(one, copies, writes, poison)
             self.num_hosted += len(one.slabs)
             parts.append(
                 SequenceStep(
@@ -112,6 +118,7 @@ class Host:
             poison=tuple(map(BlockId, poison)),
             stores=tuple(moves["stores"]),
             loads=tuple(moves["loads"]),
+            copies=tuple(copies),
         )
 
     def _needed(self, one: Large, length: int) -> int:
@@ -142,7 +149,7 @@ class Host:
 
     def _bring_back(self, one: Large, loads: list[SlabMove], writes: list[TableWrite], poison: list[int]) -> None:
         """Load the last of the hosted blocks, now and then; its slab is free behind the step."""
-        while one.slabs and len(self._free) > 8 and self._rng.random() < self._how.comes_back:
+        while one.slabs and len(self._free) > self._how.spare and self._rng.random() < self._how.comes_back:
             if one.index in self._ahead:
                 return
             block, slab = self._free.pop(), one.slabs.pop()
@@ -152,6 +159,18 @@ class Host:
             one.blocks.insert(0, block)
             self._slabs.insert(0, slab)
             self.num_loaded += 1
+
+    def _move(self, one: Large, copies: list[BlockCopy], writes: list[TableWrite], poison: list[int]) -> None:
+        """Copy a block that is computed and no transfer's, now and then."""
+        first = one.index in self._ahead
+        if len(one.blocks) <= first or len(self._free) <= self._how.spare or self._rng.random() > self._how.moved:
+            return
+        source, target = one.blocks[first], self._free.pop()
+        copies.append(BlockCopy(BlockId(source), BlockId(target)))
+        writes.append(TableWrite(one.index, len(one.slabs) + first, (BlockId(target),)))
+        poison.append(target)
+        one.blocks[first] = target
+        self.num_moved += 1
 
     def _store_ahead(self, one: Large) -> None:
         """Start to store a sequence's first block in the pages, which stays where it is until it is given up."""

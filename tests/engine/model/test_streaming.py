@@ -69,7 +69,7 @@ def check(folder: ModelFolder, runner: ModelRunner, *, exact: bool, **options: o
     found = host.run(PROMPTS, SAMPLINGS)
     runner.close()
     large.close()
-    assert host.num_hosted > 100 and host.num_ahead > 0
+    assert host.num_hosted > 100 and host.num_ahead > 0 and host.num_moved > 0
     for prompt, tokens, wanted, sampling in zip(PROMPTS, found, expected, SAMPLINGS, strict=True):
         if tokens != wanted:  # excused only at a tie of the two best
             assert not exact and sampling is GREEDY
@@ -84,7 +84,7 @@ def test_tokens_are_those_of_a_large_pool(
     folder: ModelFolder, backend: str, kind: str, chunk: int, resident: int
 ) -> None:
     """Decodes and chunks of sequences most of whose blocks are in slabs, beside others; blocks are stored in plans
-    and ahead of them, and loaded again, while steps go on. Where slabs are read in place all is equal, seeded too.
+    and ahead of them, loaded again and copied, while steps go on. Where slabs are read in place all is equal.
     """
     runner = make_runner(folder, links(kind), backend=backend)
     assert runner.shape.streams
