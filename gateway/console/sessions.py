@@ -156,7 +156,7 @@ def _parts(view: SessionView) -> tuple[Part, ...]:
     copy = view.newest
     sizes = (
         ("device", "device", copy.device_bytes),
-        ("host", "host memory", copy.host_bytes),
+        ("host", "host", copy.host_bytes),
         ("disk", "disk", copy.disk_bytes),
     )
     most = max(1, *(size for _, _, size in sizes))

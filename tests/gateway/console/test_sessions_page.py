@@ -51,7 +51,7 @@ def test_a_session_shows_where_it_is(one: Keeper, developer: Client) -> None:
     page = text_of(developer, PAGE)
     assert "chat &amp; &lt;b&gt;" in page
     assert "<b>" not in page.replace("</b>", "")
-    for words in (">device", ">host memory", ">disk", "14 Nov 2023"):
+    for words in (">device", ">host", ">disk", "14 Nov 2023"):
         assert words in page
     widths = re.findall(r'<rect class="(device|host|disk)" x="([\d.]+)%" width="([\d.]+)%"', page)
     assert widths == [("device", "0", "16.0"), ("host", "34", "16.0"), ("disk", "68", "32.0")]
