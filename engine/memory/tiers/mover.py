@@ -38,6 +38,7 @@ class _Flight:
     transfer: Transfer
     keys: list[BlockKey]  # of its moves
     account: Account | None = None  # of the blocks that it fills
+    is_over: bool = False
     lost: set[BlockKey] = field(default_factory=set)  # what was erased meanwhile: nobody is to find it
 
 
@@ -139,12 +140,17 @@ class Mover:
         """Take in what transfers have copied; return them with their seconds."""
         ended: list[tuple[Transfer, float]] = []
         for one in over:
-            flight = self._flights.pop(one.number)
+            flight = self._flights[one.number]
+            flight.is_over = True
             ended.append((flight.transfer, one.seconds))
             if flight.transfer.is_store:
+                del self._flights[one.number]
                 self._end_out(flight)
-            else:
-                self._end_in(flight)
+        for flight in [one for one in self._flights.values() if not one.transfer.is_store]:
+            if not flight.is_over:
+                break  # those after it may continue what it brings
+            del self._flights[flight.transfer.number]
+            self._end_in(flight)
         return ended
 
     # ------------------------------------------------------------ out
