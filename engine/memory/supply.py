@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from engine.errors import InvariantError
 from engine.memory.accounts import Account, AccountOwner, Accounts
-from engine.memory.eviction.base import EvictionOrder
+from engine.memory.eviction.base import BlockKey, CachedNode, EvictionOrder
 from engine.memory.pool import CACHED, BlockPool
 from engine.memory.prefix import PrefixTree
 from engine.memory.reclaim import Reclaim
@@ -46,6 +46,7 @@ class Supply:
         self.pool = BlockPool(num_blocks)
         self.tree = PrefixTree(num_blocks, shape.block_size)
         self.host = HostTier(shape.num_slabs, shape.block_size)
+        self.host.value = self._worth
         self.accounts = Accounts(num_blocks)
         self.reclaim = Reclaim(self.pool, self.tree, make_order)
         self.reserved = 0  # blocks promised to sequences, all accounts; as many are free
@@ -54,6 +55,7 @@ class Supply:
         self.touched: list[BlockId] = []  # allocated or freed, for the runner to poison
         self.copied: set[BlockId] = set()  # read by copies beside the steps: free when they are done, and no sooner
         self.seen = bytearray(num_blocks)  # 1: what the block holds is in host memory, or was refused there
+        self.restless: dict[Account, None] = {}  # whose cached blocks have come or gone since they were last copied out
         self.unasked: set[BlockId] = set()  # brought in for a request that has not come yet
 
     def available(self, account: Account, *, last_resort: bool = False) -> int:
@@ -144,6 +146,7 @@ class Supply:
             if self.host.get(self.tree.key(block)) is None:
                 content = self.content(block)
             self.unasked.discard(block)
+            self.restless[account] = None
         key, parent = self.tree.remove(block)
         candidates.order.evicted(key, hits)
         account.cached -= 1
@@ -209,6 +212,7 @@ class Supply:
         self.tree.touch(block, now)
         account = self.accounts.at(self.tree.account(block))
         account.cached += 1
+        self.restless[account] = None
         self.reclaim.of(account.index).offer(block, account.cached)
         return True
 
@@ -236,6 +240,11 @@ class Supply:
         self.copied.remove(block)
         if self.pool.free_detained(block):
             self.touched.append(block)
+
+    def _worth(self, owner: AccountOwner, key: BlockKey, node: CachedNode) -> float:
+        """Return what a block is worth that has left the device, as its account's order would have it there."""
+        account = self.accounts.get(owner)
+        return node.last_use if account is None else self.reclaim.of(account.index).order.key(key, node)
 
     def _give_up(self, block: BlockId) -> None:
         if block in self.copied:

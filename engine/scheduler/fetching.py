@@ -1,7 +1,7 @@
 """Requests whose beginning is on the disk wait for it, where that is sooner than computing it again.
 
     first in line ── the disk has what follows ─▶ FETCHING ── all there, failed, or late ─▶ back at its place in line
-                                                   disk ─▶ slabs, claimed                     slabs ─▶ device with a plan
+                                                   disk ─▶ slabs, claimed                     slabs ─▶ device in a plan
 
 A sequence that fetches holds slabs and nothing else: no row, no block of the device, no place before anybody. It waits
 no longer than computing what it waits for would take (that is then twice what it would have cost at the very most, and
@@ -38,6 +38,7 @@ class _Fetch:
     began: float
     deadline: float
     num_asked: int = 0  # of them, the first ones: there, or on their way
+    num_there: int = 0  # of these, the first ones that are there
 
 
 class Fetching:
@@ -72,6 +73,7 @@ class Fetching:
             return False
         seconds = self._roster.swapping.cost.compute_seconds(first * size, (first + count) * size)
         if not self._is_worth_it(disk, chain.keys[first : first + count], seconds, now):
+            self._tried.add(sequence)
             return False
         keys = chain.keys[len(match.blocks) : first + count]
         self._claim(sequence, keys)
@@ -147,12 +149,13 @@ class Fetching:
             self._end(fetch, now)
 
     def _num_there(self, fetch: _Fetch) -> int:
-        """Return how many of the blocks, from the first on, are in host memory."""
-        for index, key in enumerate(fetch.keys):
-            entry = self._memory.host.get(key)
+        """Return how many of the blocks, from the first on, are in host memory: they are claimed, and stay."""
+        while fetch.num_there < len(fetch.keys):
+            entry = self._memory.host.get(fetch.keys[fetch.num_there])
             if entry is None or entry.presence is Presence.COMING:
-                return index
-        return len(fetch.keys)
+                break
+            fetch.num_there += 1
+        return fetch.num_there
 
     def _end(self, fetch: _Fetch, now: float) -> None:
         """Put a sequence back in line; what has come stays claimed until it runs or ends."""

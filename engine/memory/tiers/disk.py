@@ -188,24 +188,20 @@ class DiskTier:
 
     def _write(self, now: float) -> None:
         """Start writes, kept blocks first, until the store takes no more."""
+        host = self._host
         for key in list(islice(self._kept, _KEPT_A_TURN)):
-            if len(self._writes) >= MOST_WRITES:
-                return
-            entry = self._host.get(key)
-            if entry is not None and entry.presence is Presence.READY and not self._start(entry):
-                self._refused_at = now
+            entry = host.get(key)
+            if entry is not None and entry.presence is Presence.READY and not self._start(entry, now):
                 return
             del self._kept[key]
-        for account in list(self._host.accounts()):
-            if not self._ceilings.get(account.owner) or not self._is_nearly_full(account):
-                continue
-            for entry in self._host.tail(account, _WINDOW):
-                if len(self._writes) >= MOST_WRITES:
-                    return
-                if not entry.saved and not self._start(entry):
-                    self._refused_at = now
-                    return
-        self._seen = (self._host.num_evicted, self._host.num_used)
+        while host.restless:
+            account = next(iter(host.restless))
+            if self._ceilings.get(account.owner) and self._is_nearly_full(account):
+                for entry in host.tail(account, _WINDOW):
+                    if not entry.saved and not self._start(entry, now):
+                        return
+            del host.restless[account]
+        self._seen = (host.num_evicted, host.num_used)
 
     def _is_ready(self, key: BlockKey) -> bool:
         entry = self._host.get(key)
@@ -215,17 +211,24 @@ class DiskTier:
         host = self._host
         return host.num_used > _NEARLY_FULL * host.num_slabs or account.used > _NEARLY_FULL * account.ceiling
 
-    def _start(self, entry: Hosted) -> bool:
-        """Start to write a block, unless the disk has it or its owner keeps none there; False if the store refuses."""
+    def _start(self, entry: Hosted, now: float) -> bool:
+        """Start to write a block, if the disk is to have it and does not yet; False if the store takes no more now."""
         key, owner = entry.key, entry.account.owner
         if not self._ceilings.get(owner) or key in self._writes or key in self.store:
             entry.saved = True
             return True
+        if len(self._writes) >= MOST_WRITES or self.store.is_bypassed:
+            self._refused_at = now
+            return False
         slab = self._host.hold(entry)
         worth = max(0.0, self._host.worth(entry) - entry.last_use)
-        if not self.store.write(key, str(owner), self._memory(slab), value=worth):
-            self._host.let_go(slab)
-            return False
-        entry.saved = True
-        self._writes[key] = slab
-        return True
+        entry.saved = True  # or it is refused: then there is no room for it
+        if self.store.write(key, str(owner), self._memory(slab), value=worth):
+            self._writes[key] = slab
+            return True
+        self._host.let_go(slab)
+        if not self._writes:
+            return True
+        entry.saved = False
+        self._refused_at = now
+        return False

@@ -16,7 +16,6 @@ committed (`landed`), so that nobody but the device touches it before. Ids and c
 
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from math import inf
 from typing import NamedTuple
 
 from engine.errors import InvariantError
@@ -24,6 +23,7 @@ from engine.memory.accounts import AccountOwner
 from engine.memory.eviction.base import BlockKey, CachedNode
 from engine.memory.eviction.reuse import ReuseWeighted
 from engine.memory.tiers.hosted import Content, HostAccount, Hosted, Presence
+from engine.memory.tiers.shares import Shares
 from engine.memory.tiers.slabs import SlabPool
 from engine.request import BlockId, SequenceId, SlabId
 from engine.step import SlabMove
@@ -33,7 +33,7 @@ _WATCHED = 4096  # blocks that have come, until somebody looks
 _SLACK = 64  # stale entries that a ranking may carry beyond as many as it has good ones
 _DEEPER = 1e-6  # seconds of recency that each block before it takes from a block: the end of a prompt goes first
 
-Value = Callable[[BlockKey, CachedNode], float]
+Value = Callable[[AccountOwner, BlockKey, CachedNode], float]
 
 
 class Streamed(NamedTuple):
@@ -79,10 +79,10 @@ class HostTier:
         self.num_from_disk = 0  # blocks that the disk had, and a request loaded: each counts once
         self.num_guessed = 0  # blocks that were read for a guess, and a request loaded
         self.now = 0.0  # of the last plan
-        self.value: Value = lambda key, node: _REUSE.key(node)  # what a block is worth; the lowest goes first
+        self.value: Value = lambda owner, key, node: _REUSE.key(node)  # of an owner's block; the lowest goes first
         self._block_size = block_size
         self._accounts: dict[AccountOwner, HostAccount] = {}
-        self._total_ceiling = 0
+        self._shares = Shares(num_slabs)
         self._blocks: dict[BlockKey, Hosted] = {}
         self._by_slab: dict[SlabId, Hosted] = {}
         self._claims: dict[Claimant, _Claim] = {}
@@ -90,6 +90,7 @@ class HostTier:
         self._stores: dict[SlabId, _Store] = {}
         self._num_urgent = 0  # of them, those that nobody claims
         self._loads: dict[BlockId, SlabId] = {}
+        self.restless: dict[HostAccount, None] = {}  # who has got a block, or lost one, since it was last looked at
         self._fresh: deque[BlockKey] | None = None  # for who watches
 
     @property
@@ -125,7 +126,7 @@ class HostTier:
             if num_slabs <= 0 or not self.num_slabs:
                 return
             account = self._accounts[owner] = HostAccount(owner)
-        self._set_ceiling(account, num_slabs)
+        self._shares.set_ceiling(account, num_slabs)
         while account.used > num_slabs:
             entry = self.lowest(account)
             self.drop(next(iter(account.keys)) if entry is None else entry.key)
@@ -136,7 +137,7 @@ class HostTier:
         account = self._accounts.get(owner)
         if account is None:
             return
-        self._set_ceiling(account, 0)
+        self._shares.set_ceiling(account, 0)
         for key in list(account.keys):
             self.drop(key, erase=True)
         self._close_if_done(account)
@@ -274,7 +275,7 @@ class HostTier:
         if not claimed and self._num_urgent >= URGENT_BLOCKS:
             self.num_lost += 1
             return
-        slab = self._find_slab(account, None if claimed else self.value(key, content.node))
+        slab = self._find_slab(account, None if claimed else self.value(of, key, content.node))
         if slab is None:
             self.num_lost += 1
             return
@@ -359,7 +360,7 @@ class HostTier:
         if account is None or key in self._blocks:
             return None
         is_wanted = key in self._claimed or content is None
-        slab = self._find_slab(account, None if is_wanted or content is None else self.value(key, content.node))
+        slab = self._find_slab(account, None if is_wanted or content is None else self.value(owner, key, content.node))
         if slab is None:
             return None
         self.slabs.hold(slab)
@@ -422,7 +423,7 @@ class HostTier:
 
     def worth(self, entry: Hosted) -> float:
         """Return what a block is worth, in seconds of the scheduler's clock."""
-        return self.value(entry.key, entry.node(self._block_size)) - _DEEPER * entry.depth
+        return self.value(entry.account.owner, entry.key, entry.node(self._block_size)) - _DEEPER * entry.depth
 
     # ------------------------------------------------------------ who goes
 
@@ -431,8 +432,11 @@ class HostTier:
         while account.ranking:
             value, slab = account.ranking.pop()
             entry = self._by_slab.get(SlabId(slab))
-            if entry is not None and entry.idle and entry.value == value and entry.account is account:
-                account.ranking.add(value, BlockId(slab))
+            if entry is None or not entry.idle or entry.value != value or entry.account is not account:
+                continue
+            entry.value = self.worth(entry)  # it may be foretold otherwise by now
+            account.ranking.add(entry.value, BlockId(slab))
+            if entry.value == value:
                 return entry
         return None
 
@@ -465,19 +469,12 @@ class HostTier:
 
     def _giver(self, account: HostAccount, *, is_needed: bool) -> HostAccount | None:
         """Return whose block goes for one more of an account: who is most above its share, or it itself."""
-        best, most = account if account.num_idle else None, max(0.0, self._overage(account))
-        if is_needed and best is None:
-            most = -inf
-        for one in self._accounts.values():
-            if one.num_idle and (overage := self._overage(one)) > most:
-                best, most = one, overage
-        return best
-
-    def _overage(self, account: HostAccount) -> float:
-        """Return the slabs that an account has above its share of all, by the ceilings."""
-        if self._total_ceiling <= self.num_slabs:
-            return float(account.used - account.ceiling)
-        return account.used - account.ceiling * self.num_slabs / self._total_ceiling
+        largest, shares = self._shares.largest(self._accounts.values()), self._shares
+        if largest is not None and shares.overage(largest) > max(0.0, shares.overage(account)):
+            return largest
+        if account.num_idle:
+            return account
+        return largest if is_needed else None
 
     def _evict(self, account: HostAccount, value: float | None) -> bool:
         """Give up the account's least valuable idle block, if it is worth less than `value`."""
@@ -512,11 +509,13 @@ class HostTier:
     def _add(self, entry: Hosted) -> None:
         self._blocks[entry.key] = self._by_slab[entry.slab] = entry
         entry.account.keys[entry.key] = None
+        self._shares.grown(entry.account)
 
     def _be_ready(self, entry: Hosted) -> None:
         entry.presence = Presence.READY
         if self._fresh is not None:
             self._fresh.append(entry.key)
+            self.restless[entry.account] = None
 
     def _weigh_key(self, key: BlockKey) -> None:
         entry = self._blocks.get(key)
@@ -531,6 +530,7 @@ class HostTier:
         )
         account.num_idle += idle - entry.idle
         entry.idle = idle
+        self._shares.grown(account)
         if not idle:
             return
         entry.value = self.worth(entry)
@@ -542,10 +542,6 @@ class HostTier:
     def _is_good(self, account: HostAccount, slab: int) -> bool:
         entry = self._by_slab.get(SlabId(slab))
         return entry is not None and entry.idle and entry.account is account
-
-    def _set_ceiling(self, account: HostAccount, num_slabs: int) -> None:
-        self._total_ceiling += num_slabs - account.ceiling
-        account.ceiling = num_slabs
 
     def _close_if_done(self, account: HostAccount) -> None:
         if not (account.ceiling or account.used or account.num_claims):
@@ -573,7 +569,7 @@ class HostTier:
             self._audit_account(account)
         if sum(account.used for account in self._accounts.values()) != len(self._blocks):
             raise InvariantError("a block in host memory has no account")
-        if sum(account.ceiling for account in self._accounts.values()) != self._total_ceiling:
+        if sum(account.ceiling for account in self._accounts.values()) != self._shares.total_ceiling:
             raise InvariantError("the ceilings of all accounts are not what they sum up to")
 
     def _audit_account(self, account: HostAccount) -> None:

@@ -80,7 +80,7 @@ class Hosted:
 class HostAccount:
     """One owner's blocks in host memory; every figure is in slabs."""
 
-    __slots__ = ("ceiling", "keys", "num_claims", "num_idle", "owner", "ranking")
+    __slots__ = ("ceiling", "keys", "listed", "num_claims", "num_idle", "owner", "ranking")
 
     def __init__(self, owner: AccountOwner) -> None:
         self.owner = owner
@@ -88,6 +88,7 @@ class HostAccount:
         self.keys: dict[BlockKey, None] = {}  # of its blocks here
         self.num_claims = 0  # blocks that sequences wait for, here or still on the device
         self.num_idle = 0  # of its blocks here, those that may go
+        self.listed = float("-inf")  # as `Shares` knows it
         self.ranking = Ranking()  # of them, and stale entries: see `HostTier.lowest`
 
     @property

@@ -48,6 +48,7 @@ class _Chain:
 
     owner: AccountOwner
     keys: Sequence[BlockKey]
+    start: int = 0  # the first ones are on the device, or on their way
 
 
 class Mover:
@@ -193,9 +194,11 @@ class Mover:
                 if self._host.keeps(account.owner):
                     yield key, block, account
         is_full = self._pool.num_free - supply.reserved <= self._reserve
-        for host_account in list(self._host.accounts()):
-            one = supply.accounts.get(host_account.owner) if host_account.ceiling else None
-            if one is None or not one.cached or not (is_full or one.blocks > one.hard * _NEARLY_FULL):
+        while supply.restless:
+            one = next(iter(supply.restless))
+            is_open = supply.accounts.get(one.owner) is one and self._host.keeps(one.owner)
+            if not is_open or not (is_full or one.blocks > one.hard * _NEARLY_FULL):
+                del supply.restless[one]
                 continue
             for leaf in list(islice(supply.reclaim.of(one.index).tail(), self._window)):
                 for block in self._up(leaf):
@@ -203,6 +206,7 @@ class Mover:
                     if self._host.get(key) is None:
                         yield key, block, one
                     seen[block] = 1
+            del supply.restless[one]  # else its turn was not over
         self._seen = (supply.num_evicted, self._pool.num_cached)
 
     def _up(self, leaf: BlockId) -> list[BlockId]:
@@ -257,12 +261,16 @@ class Mover:
         """Return the next blocks of a chain that can be brought in: those before them are on the device."""
         entries: list[Hosted] = []
         coming = {key for flight in self._flights.values() if not flight.transfer.is_store for key in flight.keys}
-        for key in chain.keys:
-            if key in coming or (not entries and self._tree.get(key) is not None):
-                continue
+        keys = chain.keys
+        while chain.start < len(keys) and (
+            keys[chain.start] in coming or self._tree.get(keys[chain.start]) is not None
+        ):
+            chain.start += 1
+        for key in keys[chain.start : chain.start + limit]:
             entry = self._host.get(key)
-            is_known = entry is not None and entry.presence is Presence.READY and entry.token_ids is not None
-            if len(entries) == limit or entry is None or not is_known:
+            if entry is None or entry.presence is not Presence.READY or entry.token_ids is None:
+                break
+            if key in coming or self._tree.get(key) is not None:
                 break
             entries.append(entry)
         return entries

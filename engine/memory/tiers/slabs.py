@@ -16,12 +16,13 @@ from engine.request import SlabId
 class SlabPool:
     """Hands out slabs. One that was never used comes after those that were, so that memory is used as it is needed."""
 
-    __slots__ = ("_dirty", "_free", "_holds", "_leaving", "_num_begun", "num_slabs")
+    __slots__ = ("_clean", "_dirty", "_free", "_holds", "_leaving", "_num_begun", "num_slabs")
 
     def __init__(self, num_slabs: int) -> None:
         self.num_slabs = num_slabs
         self._num_begun = 0  # slabs that were ever used: the first ones
-        self._free: list[SlabId] = []  # of them
+        self._free: list[SlabId] = []  # of them; what they hold is anybody's
+        self._clean: list[SlabId] = []  # overwritten, and not used since
         self._dirty: deque[SlabId] = deque()
         self._holds: dict[SlabId, int] = {}
         self._leaving: dict[SlabId, bool] = {}  # given back and held; whether they are to be overwritten
@@ -29,7 +30,7 @@ class SlabPool:
     @property
     def num_free(self) -> int:
         """Slabs that `take` can give."""
-        return len(self._free) + len(self._dirty) + self.num_slabs - self._num_begun
+        return len(self._free) + len(self._clean) + len(self._dirty) + self.num_slabs - self._num_begun
 
     @property
     def num_leaving(self) -> int:
@@ -43,8 +44,8 @@ class SlabPool:
 
     def take(self) -> SlabId | None:
         """Return a slab, all of which its taker overwrites; None when none is free."""
-        if self._free:
-            return self._free.pop()
+        if self._free or self._clean:
+            return self._free.pop() if self._free else self._clean.pop()
         if self._num_begun < self.num_slabs:
             self._num_begun += 1
             return SlabId(self._num_begun - 1)
@@ -87,12 +88,12 @@ class SlabPool:
     def take_dirty(self, limit: int) -> list[SlabId]:
         """Return up to `limit` slabs that the caller overwrites at once; they are free then."""
         slabs = [self._dirty.popleft() for _ in range(min(limit, len(self._dirty)))]
-        self._free += reversed(slabs)
+        self._clean += reversed(slabs)
         return slabs
 
     def audit(self, taken: list[SlabId]) -> None:
         """Check that each slab is free, leaving or one of those that are taken. Raises InvariantError."""
-        slabs = sorted([*taken, *self._free, *self._dirty, *self._leaving])
+        slabs = sorted([*taken, *self._free, *self._clean, *self._dirty, *self._leaving])
         if slabs != list(range(self._num_begun)) or self._num_begun > self.num_slabs:
             raise InvariantError("a slab is lost, or has two owners")
         if not self._leaving.keys() <= self._holds.keys() or min(self._holds.values(), default=1) < 1:

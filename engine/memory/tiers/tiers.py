@@ -36,6 +36,7 @@ class _Prefetch:
     owner: AccountOwner
     keys: Sequence[BlockKey]
     asked: int = 0  # of them, the first ones: here, or asked for from the disk
+    settled: int = 0  # of these, the first ones: here, or never
 
 
 class Tiers:
@@ -244,8 +245,10 @@ class Tiers:
         for one in list(self._prefetches):
             while one.asked < len(one.keys) and self._is_coming(one.owner, one.keys[one.asked]):
                 one.asked += 1
-            disk, asked = self.disk, one.keys[: one.asked]
-            if disk is None or (disk.num_reading < _MOST_GUESSED and not any(map(disk.reads, asked))):
+            disk = self.disk
+            while one.settled < one.asked and not (disk is not None and disk.reads(one.keys[one.settled])):
+                one.settled += 1
+            if one.settled == one.asked and (disk is None or disk.num_reading < _MOST_GUESSED):
                 self._prefetches.remove(one)
                 self.mover.bring(one.owner, one.keys)
 

@@ -416,7 +416,7 @@ def test_shared_beginnings_go_last() -> None:
 def test_what_is_worth_less_than_all_that_is_there_is_not_kept() -> None:
     """A full tier does not give up a block for one that would be the next to go."""
     host, keys = full_host()
-    host.value = lambda key, node: node.last_use
+    host.value = lambda owner, key, node: node.last_use
     evict(host, keys[2], 2, content(-5.0))
     assert not host.take().stores
     assert host.num_lost == 1

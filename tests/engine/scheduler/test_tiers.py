@@ -359,7 +359,7 @@ def test_a_prefetch_reads_from_the_disk(sunk: TieredWorld) -> None:
     until(sunk, lambda: not sunk.cached("whale"))
     sunk.policy("whale", blocks=32, slabs=20, disk_bytes=sunk.disk_bytes)
     tiers.prefetch(WHALE, keys)
-    until(sunk, lambda: all(tiers.where(key)[1] for key in keys))
+    until(sunk, lambda: sunk.scheduler.memory.host.find(keys, 0, len(keys)) == len(keys))
     again = sunk.submit("whale", [*PROMPT, 1], 2)
     until(sunk, lambda: again in sunk.finished)
     assert sunk.cached_tokens[again] == len(PROMPT)
