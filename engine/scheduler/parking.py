@@ -162,6 +162,14 @@ class Parking:
         if session is not None:
             self.sessions.touch(session, self.wall())
 
+    def set_aside(self, sequence: SequenceState) -> None:
+        """Note what a preempted sequence has computed; call it while it still has its table.
+
+        What it computes when it is back may be in other blocks: a prefix may have been registered meanwhile.
+        """
+        if sequence.request.session and sequence.tenant.policy is not None:
+            self._note(sequence, self.wall())
+
     def left(self, sequence: SequenceState) -> None:
         """Park what a sequence leaves behind; call it while it still has its table."""
         request = sequence.request
@@ -171,11 +179,12 @@ class Parking:
         del active[sequence]
         if not active:
             del self._active[request.tenant, request.session]
-        chain = sequence.chain if sequence.table is None else sequence.table.chain
-        if chain is None or not sequence.admitted or sequence.tenant.policy is None:
+        if sequence.tenant.policy is None:  # all that is its tenant's is being given up
             return
-        num_computed = self._num_computed(sequence)
-        self._park(sequence, chain.keys[:num_computed], min(chain.num_head, num_computed))
+        if sequence.admitted:
+            self._park(sequence)
+        elif (session := self.sessions.get(request.tenant, request.session)) is not None:
+            self._write_down(session)  # its time has run anew
 
     def adopted(self, policy: TenantPolicy) -> None:
         """Bring back what an earlier process has left of a tenant's sessions, once its disk may be read."""
@@ -224,27 +233,30 @@ class Parking:
 
     # ------------------------------------------------------------ parts
 
-    def _num_computed(self, sequence: SequenceState) -> int:
-        """Return how many full blocks of a sequence were computed; they may have been given up since."""
-        if sequence.table is not None:
-            return sequence.table.num_sealed
-        if not sequence.generated:
-            return 0
-        return (len(sequence.tokens) - 1) // self._roster.memory.shape.block_size
-
-    def _park(self, sequence: SequenceState, keys: list[BlockKey], num_head: int) -> None:
+    def _park(self, sequence: SequenceState) -> None:
+        """End a sequence's part in its session's turn, and have the session's blocks copied down."""
         request, now = sequence.request, self.wall()
-        session = self.sessions.ensure(request.tenant, request.session, now)
         is_whole = sequence.beams is None or sequence is sequence.beams.leader
         if is_whole and sequence.index == 0:
-            session.num_turns += 1
+            self.sessions.ensure(request.tenant, request.session, now).num_turns += 1
+        session = self._note(sequence, now)
+        self._tiers.park(request.tenant, session.keys[session.num_head :])
+
+    def _note(self, sequence: SequenceState, now: float) -> Session:
+        """Add a sequence's sealed blocks to its session, and write that down."""
+        request, table = sequence.request, sequence.table
+        keys: list[BlockKey] = []
+        num_head = 0
+        if table is not None and table.chain is not None:
+            keys, num_head = table.chain.keys[: table.num_sealed], min(table.num_head, table.num_sealed)
+        session = self.sessions.ensure(request.tenant, request.session, now)
         lost = self.sessions.take_turn(session, keys, num_head, seconds=request.session_seconds, now=now)
         if lost:
             self._tiers.erase(request.tenant, lost)
-        self._tiers.park(request.tenant, session.keys[session.num_head :])
         while (excess := self.sessions.find_excess(request.tenant)) is not None:
             self._let_go(excess)
         self._write_down(session)
+        return session
 
     def _let_go(self, session: Session) -> None:
         """Keep a session no longer: what it alone has kept is the first to go."""
@@ -258,7 +270,6 @@ class Parking:
 
     def _prefetch(self, session: Session | None) -> None:
         if session is not None:
-            self.sessions.touch(session, self.wall())
             self._tiers.prefetch(session.tenant, session.keys[session.num_head :])
 
     def _query(self, query: SessionQuery) -> None:

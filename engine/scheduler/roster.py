@@ -164,6 +164,7 @@ class Roster:
         sequence.waiting_since = now
         self.num_preemptions += 1
         self.swapping.preempted(sequence)
+        self.parking.set_aside(sequence)
         self._stop(sequence, now)
         if group is not None:
             group.begin_again()

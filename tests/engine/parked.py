@@ -23,7 +23,7 @@ from tests.engine.world import BLOCK_BYTES, World
 
 DEADLINE_SECONDS = 60.0
 DISK_BYTES = 1 << 20
-_TICK = 0.002  # seconds of the world's clock that pass with every look into the mailbox
+_TICK = 0.001  # seconds of the world's clock that pass with every look into the mailbox
 
 
 class Box:
@@ -70,6 +70,7 @@ class Core:
         """Start a core, on the disk that an earlier one has left in `folder`; None: without a disk."""
         self.world = World(num_slabs=num_slabs, audit=False, **options)
         self.world.now = now
+        self.world._identities.update({b"a": 1, b"b": 2})  # the same in every core: their slots come back from the disk
         self.scheduler = self.world.scheduler
         self.parking = self.scheduler.roster.parking
         self.parking.wall = lambda: self.world.now
