@@ -12,8 +12,16 @@ from engine import ipc
 from engine.loop import Applied, Cancel, Submit
 from engine.mailbox import FrameMailbox
 from engine.policy import PolicyUpdate
-from engine.request import BeamParams, FinishReason, Priority, RefusalCode, SequenceId
+from engine.request import BeamParams, FinishReason, Priority, RefusalCode, SequenceId, TenantId
 from engine.scheduler.outputs import Refusal, RequestOutput
+from engine.scheduler.session_calls import (
+    Prefetch,
+    SessionAction,
+    SessionAnswer,
+    SessionChange,
+    SessionQuery,
+    SessionView,
+)
 from tests.engine.test_core import policy_frame, submit_frame
 
 
@@ -144,3 +152,73 @@ def test_a_policy_with_a_limit_below_zero_is_left(sockets: Sockets, wrong: dict[
     (policy,) = FrameMailbox(core).receive(5.0)
     assert isinstance(policy, PolicyUpdate)
     assert policy.version == 5
+
+
+def test_reads_calls_about_sessions(sockets: Sockets) -> None:
+    """Each with its number; one that asks for what cannot be done is left, and the next is read."""
+    front, core = sockets
+    for frame in (
+        ipc.PrefetchFrame(tenant="a", session="s"),
+        ipc.SessionQueryFrame(number=7, tenant="a", limit=5, before=2.5),
+        ipc.SessionChangeFrame(number=8, tenant="a", session="s", action="forget"),
+        ipc.SessionChangeFrame(number=9, tenant="a", session="s", action="erase"),
+    ):
+        front.send(ipc.encode(frame))
+    tenant = TenantId("a")
+    assert list(FrameMailbox(core).receive(5.0)) == [
+        Prefetch(tenant=tenant, session="s"),
+        SessionQuery(number=7, tenant=tenant, limit=5, before=2.5),
+        SessionChange(number=9, tenant=tenant, session="s", action=SessionAction.ERASE),
+    ]
+
+
+def test_writes_answers_about_sessions(sockets: Sockets) -> None:
+    """With all that is known of each session."""
+    front, core = sockets
+    fields = {
+        "session": "s",
+        "num_tokens": 48,
+        "device_bytes": 1,
+        "host_bytes": 2,
+        "disk_bytes": 3,
+        "num_turns": 4,
+        "created_at": 5.0,
+        "last_used_at": 6.0,
+        "expires_at": 7.0,
+        "pinned": True,
+        "active": True,
+    }
+    view = SessionView(**fields)  # type: ignore[arg-type]
+    FrameMailbox(core).sessions(SessionAnswer(number=3, sessions=(view,), num_sessions=12))
+    frame = ipc.decode_to_front(front.recv())
+    assert frame == ipc.SessionsFrame(number=3, sessions=[ipc.SessionState(**fields)], num_sessions=12)  # type: ignore[arg-type]
+
+
+def test_a_submit_says_how_long_its_session_is_kept(sockets: Sockets) -> None:
+    """A time that is none refuses the request."""
+    front, core = sockets
+    for handle, seconds in ((1, 90.0), (2, float("nan")), (3, -1.0)):
+        front.send(ipc.encode(submit_frame(handle, session="s", session_seconds=seconds)))
+    (submit,) = FrameMailbox(core).receive(5.0)
+    assert isinstance(submit, Submit)
+    assert (submit.request.session, submit.request.session_seconds) == ("s", 90.0)
+    refused = [ipc.decode_to_front(front.recv()) for _ in range(2)]
+    assert all(
+        isinstance(frame, ipc.StepFrame) and frame.outputs[0].refusal_code == RefusalCode.INVALID for frame in refused
+    )
+
+
+def test_a_disk_secret_is_taken_over_and_shows_nowhere(sockets: Sockets, caplog: pytest.LogCaptureFixture) -> None:
+    """Nor does one of another length, with which the policy is left."""
+    front, core = sockets
+    secret = b"0123456789abcdef0123456789abcdef"
+    frame = policy_frame(version=4)
+    for wrong in (secret, secret[:-1]):
+        tenant = msgspec.structs.replace(frame.tenants[0], disk_secret=wrong, disk_locked=wrong == secret)
+        front.send(ipc.encode(msgspec.structs.replace(frame, tenants=[tenant])))
+    (policy,) = FrameMailbox(core).receive(5.0)
+    assert isinstance(policy, PolicyUpdate)
+    assert (policy.tenants[0].disk_secret, policy.tenants[0].disk_locked) == (secret, True)
+    assert "0123456789abcdef" not in repr(policy)
+    assert "is not of 32 bytes" in caplog.records[-1].error  # type: ignore[attr-defined]
+    assert not any("0123456789" in str(vars(record)) for record in caplog.records)

@@ -188,6 +188,8 @@ def test_sessions_survive_the_worker(
     if secret:
         for path in worker.folder.rglob("*"):
             assert not path.is_file() or secret not in path.read_bytes(), path
+        assert secret.hex() not in worker.text()
+        assert repr(secret)[2:-1] not in worker.text()
     again = make_worker(scripted=False, **SMALL).start().wait_ready()
 
     async def after() -> None:
