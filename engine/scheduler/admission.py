@@ -322,7 +322,7 @@ class Admission:
         self._roster.start(sequence, table, now)
         if offer.is_streamed:
             self._roster.streaming.started(sequence)
-        else:
+        if not offer.match.num_streamed:
             self._roster.streaming.gone(sequence)
         self._roster.prefills.begin(sequence)
         if self._pool_growth is not None:

@@ -191,7 +191,7 @@ class Scheduler:
             self.roster.fetching.turn(now)
         self._admission.begin(number, now)
         streaming = self.roster.streaming
-        streaming.begin(number if self._flights else AT_ONCE, now)
+        streaming.begin(number, now, in_flight=bool(self._flights))
         if self.enforcement.is_due:
             self.enforcement.enforce(number if self._flights else AT_ONCE, now)
         if not self.roster.running and not self.roster.waiting:

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from engine.scheduler.roster import Roster
     from engine.scheduler.tenant import Tenant
 
+AT_ONCE = -1  # in place of a plan's number: who has to go may come back in this very plan, where it fits
 _PIECES = 8  # of what is resident, one goes at a time
 _MOST_BLOCKS = 64  # in a piece: some milliseconds' copying
 _KEPT_SHARE = 4  # of the tenant's ceiling, what a streamed sequence keeps beside its tenant's other requests
@@ -48,7 +49,7 @@ class Streaming:
         shape = self._memory.shape
         self._is_on = shape.streams and shape.num_slabs > 0
         self._window = window_blocks(shape.block_size)
-        self._plan_number = 0
+        self._plan_number, self._in_flight = 0, False
         self._num_broken = 0  # claimed blocks that host memory had lost when it was last looked
 
     # ------------------------------------------------------------ who
@@ -113,16 +114,19 @@ class Streaming:
             sequence.streams = False
             self.running.remove(sequence)
 
-    def begin(self, plan_number: int, now: float) -> None:
-        """Start a plan: who has lost blocks in host memory to a lowered ceiling has to begin again."""
-        self._plan_number = plan_number
+    def begin(self, plan_number: int, now: float, *, in_flight: bool) -> None:
+        """Start a plan: who has lost blocks in host memory to a lowered ceiling has to begin again.
+
+        `in_flight`: a step is, which may read what no table names any more.
+        """
+        self._plan_number, self._in_flight = plan_number, in_flight
         if self._num_broken == self._memory.host.num_broken:
             return
         self._num_broken = self._memory.host.num_broken
         host = self._memory.host
         for sequence in self.running.copy():
             if any(host.get(key) is None for key in host.claims(Streamed(sequence.id))):
-                self._roster.preempt(sequence, plan_number, now)
+                self._roster.preempt(sequence, plan_number if in_flight else AT_ONCE, now)
                 self.gone(sequence)
 
     # ------------------------------------------------------------ blocks out
@@ -134,7 +138,9 @@ class Streaming:
         if not sequence.streams and not self._becomes(sequence, account):
             return False
         own = [one for one in sequence.tenant.running if one.streams or one is sequence]
-        return any(self._offload(one, now) for one in sorted(own, key=_num_resident, reverse=True))
+        if any(self._offload(one, now) for one in sorted(own, key=_num_resident, reverse=True)):
+            return True
+        return self._make_host_room(sequence, now) and self._offload(sequence, now) > 0
 
     def squeeze(self, tenant: "Tenant", now: float, *, kept: int = 0) -> bool:
         """Let a tenant's streamed sequence that has most give a piece, down to its window or `kept` blocks."""
@@ -160,11 +166,17 @@ class Streaming:
         return True
 
     def waits(self, sequence: SequenceState) -> bool:
-        """Say whether a sequence that cannot give anything will be able to: a copy of its blocks is under way."""
-        table = sequence.table
-        if table is None or not sequence.streams or not num_movable(table):
+        """Say whether a sequence that cannot give anything now will be able to, when something has been copied or read.
+
+        Its blocks are being computed or copied, or slabs that it may have are still in use.
+        """
+        table, host, account = sequence.table, self._memory.host, sequence.tenant.account
+        if table is None or account is None or not (sequence.streams or self._becomes(sequence, account)):
             return False
-        return table.blocks[table.num_hosted] in self._memory.supply.copied
+        if not num_movable(table):
+            return self._in_flight and sequence.computed // self._memory.shape.block_size > table.num_sealed
+        may_go = host.room(sequence.tenant.name) > 0 or host.wants(self._next_key(sequence))
+        return may_go and (self._in_flight or self._memory.mover.is_moving)
 
     def fit(self, sequence: SequenceState, num_tokens: int, now: float) -> int:
         """Have slots for the next tokens of a streamed prefill; return for how many, `num_tokens` at most."""
@@ -177,7 +189,10 @@ class Streaming:
             if not self.give(sequence, now):
                 self._grow_as_far(sequence, missing, shortage, now)
                 break
-        return max(0, min(num_tokens, table.capacity - sequence.computed))
+        size = max(0, min(num_tokens, table.capacity - sequence.computed))
+        if not size and not self.waits(sequence) and not self._in_flight:
+            self._roster.preempt(sequence, self._plan_number, now)  # host memory is others', who came first
+        return size
 
     def _grow_as_far(self, sequence: SequenceState, missing: int, shortage: Shortage, now: float) -> None:
         """Grow by what can be had without anything being given."""
@@ -203,17 +218,11 @@ class Streaming:
         return needed > self.reach(account) and self._window <= account.hard
 
     def _offload(self, sequence: SequenceState, now: float) -> int:
-        """Move a piece of a sequence's blocks to host memory, with room made there; return how many went."""
-        table, host, owner = sequence.table, self._memory.host, sequence.tenant.name
+        """Move a piece of a sequence's blocks to host memory, as far as there is room; return how many went."""
+        table = sequence.table
         assert table is not None, "it runs"
-        movable = num_movable(table)
-        if not movable:
-            return 0
-        count = min(movable, max(1, min(table.num_resident // _PIECES, _MOST_BLOCKS)))
-        while not host.room(owner) and not host.wants(self._next_key(sequence)):
-            if not self._make_host_room(sequence, now):
-                return 0
-        moved = offload(self._memory, table, count, now)
+        count = min(num_movable(table), max(1, min(table.num_resident // _PIECES, _MOST_BLOCKS)))
+        moved = offload(self._memory, table, count, now) if count else 0
         if moved:
             self.started(sequence)
             self.num_moved += 1
@@ -226,7 +235,21 @@ class Streaming:
         return table.chain.keys[table.num_hosted]
 
     def _make_host_room(self, sequence: SequenceState, now: float) -> bool:
-        """Have the newest of those give way that came after a sequence and have claims in host memory; False: none."""
+        """Have those give way, newest first, that came after a sequence and have claims in host memory; False: too few.
+
+        They do so only where the sequence has something to move, and their claims are in its way.
+        """
+        table, host, tenant = sequence.table, self._memory.host, sequence.tenant
+        assert table is not None, "it runs"
+        if not num_movable(table):
+            return False
+        while not host.room(tenant.name) and not host.wants(self._next_key(sequence)):
+            if not self._give_way(sequence, now):
+                return False
+        return True
+
+    def _give_way(self, sequence: SequenceState, now: float) -> bool:
+        """Take what is kept in host memory for one that came after a sequence; False: there is none."""
         host, roster, tenant = self._memory.host, self._roster, sequence.tenant
         is_own = not host.headroom(tenant.name)  # then only its tenant's claims are in its way
         later = [one for one in self._claimants() if one is not sequence and not _is_before(one, sequence)]
@@ -238,6 +261,8 @@ class Streaming:
             return False
         if victim.table is not None:
             roster.preempt(victim, self._plan_number, now, by=tenant.name)
+            if not self._in_flight:
+                self._memory.let_unread_go()
         host.release(victim.id)
         self.gone(victim)
         return True
