@@ -142,13 +142,7 @@ def open_disk(
 def make_scheduler(config: EngineConfig, folder: ModelFolder, runner: Runner, *, kv_format: str = "auto") -> Scheduler:
     """Return an empty scheduler over the runner's pool, with the model's limits."""
     shape: CacheShape = runner.shape
-    limits = Limits(
-        vocab_size=folder.vocab_size,
-        max_context=min(folder.max_context_tokens, shape.max_columns * shape.block_size),
-        num_blocks=shape.num_blocks,
-        block_size=shape.block_size,
-        block_bytes=shape.block_bytes,
-    )
+    limits = model_limits(folder, shape)
     return Scheduler(
         KVMemory(shape, model=fingerprint(folder, config).encode(), kv_format=kv_format),
         limits,
@@ -165,6 +159,7 @@ def model_limits(folder: ModelFolder, shape: CacheShape) -> Limits:
         num_blocks=shape.num_blocks,
         block_size=shape.block_size,
         block_bytes=shape.block_bytes,
+        num_slabs=shape.num_slabs if shape.streams else 0,
     )
 
 
