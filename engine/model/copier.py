@@ -127,8 +127,9 @@ class _Work:
         job.seconds += time.perf_counter() - began
         if last:
             with self.changed:
-                if self._lines[job.transfer.is_store]:
-                    self._lines[job.transfer.is_store].popleft()
+                line = self._lines[job.transfer.is_store]
+                if line and line[0] is job:  # it was not dropped meanwhile
+                    line.popleft()
                     self._done.append(TransferDone(job.transfer.number, job.seconds))
                 self.changed.notify_all()
 

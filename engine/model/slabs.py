@@ -22,7 +22,8 @@ Array = np.ndarray[Any, Any]
 Send = Callable[[Array], torch.Tensor]
 """Brings an array to the device, without a wait."""
 
-_PIECE_BYTES = 2 << 20  # copied at once
+_PIECE_BYTES = 2 << 20  # copied at once on a CPU: what is urgent waits for no more
+_STAGE_BYTES = 8 << 20  # on a GPU: what a launch is worth
 _MAPPED = 2  # cudaHostRegisterMapped: kernels may read it
 
 
@@ -38,7 +39,8 @@ class Slabs:
         self._ops, self._pages = ops, pages
         self.block_bytes = block_bytes = pages.shape.block_bytes(ops.dtype)
         self._shared = ops.device.type == "cpu"
-        self.most = max(1, _PIECE_BYTES // block_bytes)  # blocks copied at once
+        piece_bytes = _PIECE_BYTES if self._shared else _STAGE_BYTES
+        self.most = max(1, piece_bytes // block_bytes)  # blocks copied at once
         shape = (num_slabs, pages.shape.num_layers, pages.shape.block_elements)
         try:
             self.arena = torch.empty(shape, dtype=ops.dtype)
@@ -57,9 +59,11 @@ class Slabs:
             blocks, places = indices(moves)
             self._ops.gather_blocks(self._pages, send(blocks), out=self.arena, places=send(places))
             return
-        for first, blocks in self._pieces(moves):
+        for piece in self._pieces(moves):
+            blocks, places = indices(piece)
             slabs = self._ops.gather_blocks(self._pages, send(blocks))
-            self.arena[first : first + len(blocks)].copy_(slabs, non_blocking=True)
+            for there, here in _runs(places):
+                self.arena[there].copy_(slabs[here], non_blocking=True)
 
     def load(self, moves: Sequence[SlabMove], send: Send) -> None:
         """Copy slabs to blocks."""
@@ -67,8 +71,11 @@ class Slabs:
             blocks, places = indices(moves)
             self._ops.scatter_blocks(self.arena, self._pages, send(blocks), places=send(places))
             return
-        for first, blocks in self._pieces(moves):
-            slabs = self.arena[first : first + len(blocks)].to(self._ops.device, non_blocking=True)
+        for piece in self._pieces(moves):
+            blocks, places = indices(piece)
+            slabs = torch.empty((len(piece), *self.arena.shape[1:]), dtype=self._ops.dtype, device=self._ops.device)
+            for there, here in _runs(places):
+                slabs[here].copy_(self.arena[there], non_blocking=True)
             self._ops.scatter_blocks(slabs, self._pages, send(blocks))
 
     def load_layers(self, blocks: torch.Tensor, places: torch.Tensor, first: int, end: int) -> None:
@@ -91,20 +98,24 @@ class Slabs:
         for slab in slabs:
             self._bytes[slab].fill(0)
 
-    def _pieces(self, moves: Sequence[SlabMove]) -> Iterator[tuple[int, Array]]:
-        """Cut moves into pieces of neighbouring slabs; yield the first slab and the blocks of each."""
+    def _pieces(self, moves: Sequence[SlabMove]) -> Iterator[list[SlabMove]]:
+        """Cut moves into pieces, in the order of slabs."""
         ordered = sorted(moves, key=lambda move: move.slab)
-        ends = [place for place, (one, other) in enumerate(pairwise(ordered), 1) if other.slab != one.slab + 1]
-        for start, end in pairwise((0, *ends, len(ordered))):
-            for at in range(start, end, self.most):
-                piece = ordered[at : min(end, at + self.most)]
-                yield piece[0].slab, np.array([move.block for move in piece], dtype=np.int64)
+        for at in range(0, len(ordered), self.most):
+            yield ordered[at : at + self.most]
 
 
 def indices(moves: Sequence[SlabMove]) -> tuple[Array, Array]:
     """Return blocks and slabs of moves, int64."""
     both = np.array(moves, dtype=np.int64).reshape(len(moves), 2)
     return np.ascontiguousarray(both[:, 0]), np.ascontiguousarray(both[:, 1])
+
+
+def _runs(places: Array) -> Iterator[tuple[slice, slice]]:
+    """Yield neighbouring slabs among rising ones: which, and where they stand in the list."""
+    ends = np.flatnonzero(np.diff(places) != 1) + 1
+    for start, end in pairwise((0, *ends.tolist(), len(places))):
+        yield slice(int(places[start]), int(places[end - 1]) + 1), slice(start, end)
 
 
 def _pin(arena: torch.Tensor) -> None:

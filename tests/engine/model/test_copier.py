@@ -38,7 +38,8 @@ def make(request: pytest.FixtureRequest) -> Iterator[Make]:
     made: list[Copier] = []
 
     def start(slabs: Slabs) -> Copier:
-        made.append(ThreadCopier(slabs.beside()) if request.param == "thread" else StreamCopier(slabs, HostSide()))
+        slabs._shared = request.param == "thread"  # staged, as on a GPU
+        made.append(ThreadCopier(slabs.beside()) if slabs._shared else StreamCopier(slabs, HostSide()))
         return made[-1]
 
     yield start

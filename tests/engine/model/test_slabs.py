@@ -45,9 +45,10 @@ def moves(blocks: list[int], slabs: list[int]) -> list[SlabMove]:
 
 @pytest.mark.parametrize("head_dim", [16, 4096])
 def test_what_goes_out_comes_back(ops: Ops, lane: Lane, head_dim: int) -> None:
-    """Shuffled blocks to shuffled slabs, in pieces of one block and of many, and back to other blocks."""
+    """Shuffled blocks to shuffled slabs, in pieces of one block and of many, and back to other blocks; straight, and staged."""
     pages, chance = make_pages(ops, head_dim=head_dim), random.Random(3)
     before, slabs = pages.data.clone(), Slabs(ops, pages, NUM_SLABS)
+    slabs._shared = isinstance(lane, HostLane)
     out, places = chance.sample(range(NUM_BLOCKS), 17), chance.sample(range(NUM_SLABS), 17)
     lane.begin()
     slabs.store(moves(out, places), lane.send_one)
