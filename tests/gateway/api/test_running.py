@@ -51,7 +51,15 @@ def looked_for(name: str, views: list[WorkerView], *models: str) -> None:
     async def story() -> None:
         registry = WorkerRegistry(read, token="t")
         nothing = cast(Any, None)
-        web = Web(keys=nothing, registry=registry, admission=nothing, drain=nothing, reads=nothing, metrics=nothing)
+        web = Web(
+            keys=nothing,
+            registry=registry,
+            admission=nothing,
+            drain=nothing,
+            reads=nothing,
+            sessions=nothing,
+            metrics=nothing,
+        )
         await registry.refresh()
         try:
             find_model(web, grant(*models), name)

@@ -23,6 +23,7 @@ from gateway.metrics.requests import of_process
 from gateway.reads import Reads
 from gateway.web import Web
 from gateway.workers.registry import WorkerRegistry
+from gateway.workers.session_desk import SessionDesk
 from tenants.contracts import KeyGrant
 from tenants.keys import new_key
 from tests.gateway.api.test_auth import GRANT
@@ -84,7 +85,7 @@ async def web_and_engine() -> AsyncIterator[tuple[Web, ScriptedEngine]]:
             await registry.refresh()
             await until(lambda: registry.num_connected == 1)
             store = redis.asyncio.Redis()
-            reads = Reads()
+            reads, desk = Reads(), SessionDesk()
             yield (
                 Web(
                     keys=KeyCache(look_up, "pepper"),
@@ -92,11 +93,13 @@ async def web_and_engine() -> AsyncIterator[tuple[Web, ScriptedEngine]]:
                     admission=Admission(Leases(store)),
                     drain=Drain(60),
                     reads=reads,
+                    sessions=desk,
                     metrics=of_process(),
                 ),
                 engine,
             )
             await store.aclose()
+            desk.close()
             reads.close()
             await registry.close()
 
