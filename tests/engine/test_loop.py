@@ -358,3 +358,26 @@ def test_an_idle_loop_does_not_sleep_over_what_is_to_be_given_back(ahead: bool) 
     assert world.cached("minnow") == 0
     assert box.settles == [(1, 3), (2, 3)]
     assert not any(box.patience[num_naps + 1 :])  # the first one found the policy
+
+
+def test_an_idle_loop_ends_its_copies_and_then_sleeps() -> None:
+    """While something is copied it looks every moment; then not before the next counters are due."""
+    world, box, loop = make_loop(num_slabs=16)
+    whole = policy()
+    box.inbox.append([replace(whole, tenants=(replace(whole.tenants[0], host_bytes=1600),)), submit(1, prompt=20)])
+    box.inbox[0][1] = replace(box.inbox[0][1], request=replace(box.inbox[0][1].request, namespace=b"its own"))  # type: ignore[union-attr]
+    while not (box.sent and box.sent[-1][1][-1].finish_reason):
+        loop.step()
+    memory = world.scheduler.memory
+    memory.tiers.park(MINNOW, [memory.tree.key(block) for block in memory.tree.blocks()])
+    loop.step()
+    assert memory.mover.is_moving
+    while memory.mover.has_work:
+        loop.step()
+        assert box.patience[-1] is not None
+        assert box.patience[-1] < 0.0011
+    assert memory.host.num_used == 5
+    loop.step()
+    loop.step()
+    assert box.patience[-1] is not None
+    assert box.patience[-1] > 0.1

@@ -225,14 +225,19 @@ class World:
         if plan is None and not self._launched:
             roster = self.scheduler.roster
             could_run = (roster.running or roster.waiting) and not self.scheduler.enforcement.is_due
-            could_run = could_run and tiers.next_look(self.now) is None
+            could_run = could_run and not self._is_moving()
             assert not could_run, "something could run, and nothing does"
-        is_busy = bool(self._launched) or self.scheduler.enforcement.is_due or tiers.next_look(self.now) is not None
+        is_busy = bool(self._launched) or self.scheduler.enforcement.is_due or self._is_moving()
         while len(self._launched) > (self.ahead and plan is not None):
             self._commit(*self._launched.popleft(), seconds)
         for output in self.scheduler.take_outputs():
             self._take(output)
         return is_busy
+
+    def _is_moving(self) -> bool:
+        """Say whether tiers have something to do soon; a disk that has failed is looked at now and then for ever."""
+        look = self.scheduler.memory.tiers.next_look(self.now)
+        return look is not None and look < self.now + 0.2
 
     def _commit(self, plan: StepPlan, step: Launched, seconds: float) -> None:
         result = step.wait()
