@@ -4,8 +4,8 @@
     recompute  what its tokens add to the steps that compute them again (step_time.py)
 
 Both are what the device is kept from other work for. A sequence for which swapping is cheaper claims its blocks
-(memory/tiers/host.py): those of them that leave the device are stored then, and no sooner, and no block that finds its
-way back without. The rest of its tokens, fewer than a block's, are computed again in any case.
+(memory/tiers/host.py): those of them that leave the device are stored, if they were not copied out before, and stay in
+host memory until it is back. The rest of its tokens, fewer than a block's, are computed again in any case.
 """
 
 from collections.abc import Sequence
