@@ -198,7 +198,7 @@ def test_worker_announces_itself_until_it_is_heard(
         "model": "tiny",
         "kv_bytes": 4096 * 1024,
         "block_bytes": 1024,
-        "max_context": 2048,
+        "max_context": 1 << 15,
     }
     assert len(worker.events("announce_failed")) == 1
 
