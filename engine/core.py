@@ -13,6 +13,8 @@ import logging
 import os
 import signal
 import sys
+import time
+from functools import partial
 from types import FrameType
 from typing import TYPE_CHECKING
 
@@ -25,6 +27,7 @@ from engine.errors import ConfigError, CoreError, ModelError
 from engine.fingerprint import fingerprint
 from engine.loop import EngineLoop
 from engine.mailbox import FrameMailbox
+from engine.memory.eviction.guard import Foresight, GuardedOrder
 from engine.memory.manager import KVMemory
 from engine.model.folder import ModelFolder, resolve_model
 from engine.process import die_with_parent
@@ -33,12 +36,14 @@ from engine.scheduler.sizing import Limits
 from engine.step import CacheShape, Runner
 from engine.trace.recorder import MeasuredSpeed, Recorder, open_recorder
 from engine.trace.records import Machine
+from engine.train.published import ModelWatch
 
 if TYPE_CHECKING:
     from engine.model.runner import ModelRunner
 
 _CONNECT_MS = 10_000
-_DISK_SECONDS = 5.0  # at exit, for what is still on its way to the disk
+_PARK_SECONDS = 1.0  # at exit, for sessions that are still on their way down: the front kills us after three in all
+_DISK_SECONDS = 1.5  # at exit, for what the disk is writing
 _LINGER_MS = 1000  # at exit, for what is still on its way to the front
 _RECORD_FIELDS = frozenset(logging.makeLogRecord({}).__dict__) | {"message", "asctime"}
 
@@ -78,7 +83,9 @@ def run(config: EngineConfig, endpoint: str) -> None:
     from engine.model.runner import ModelRunner  # imports torch: only the core does, and only once it must
 
     runner = ModelRunner(config, folder)
-    scheduler = make_scheduler(config, folder, runner, kv_format=runner.dtype)
+    foresight = Foresight(offset=time.time() - time.monotonic())
+    scheduler = make_scheduler(config, folder, runner, kv_format=runner.dtype, foresight=foresight)
+    models = ModelWatch(config.reuse_path, runner.shape.block_size, foresight)
     store = open_disk(config, folder, runner, scheduler, kv_format=runner.dtype)
     recorder = record(config, folder, runner, scheduler)
     context = zmq.Context()
@@ -92,13 +99,15 @@ def run(config: EngineConfig, endpoint: str) -> None:
         mailbox.ready(_ready(runner))
         log.info("core_ready", extra={"blocks": runner.shape.num_blocks, "backend": runner.kernel_backend})
         loop.run()
+        scheduler.memory.tiers.finish(runner, _PARK_SECONDS)
         log.info("core_stopped", extra={"step": scheduler.step})
     finally:
+        models.close()
+        if recorder is not None:
+            recorder.close()
         runner.close()
         if store is not None:
             store.close(_DISK_SECONDS)
-        if recorder is not None:
-            recorder.close()
         socket.close(linger=_LINGER_MS)
         context.term()
 
@@ -139,12 +148,20 @@ def open_disk(
     return store
 
 
-def make_scheduler(config: EngineConfig, folder: ModelFolder, runner: Runner, *, kv_format: str = "auto") -> Scheduler:
+def make_scheduler(
+    config: EngineConfig,
+    folder: ModelFolder,
+    runner: Runner,
+    *,
+    kv_format: str = "auto",
+    foresight: Foresight | None = None,
+) -> Scheduler:
     """Return an empty scheduler over the runner's pool, with the model's limits."""
     shape: CacheShape = runner.shape
+    make_order = partial(GuardedOrder, foresight=foresight or Foresight())
     limits = model_limits(folder, shape)
     return Scheduler(
-        KVMemory(shape, model=fingerprint(folder, config).encode(), kv_format=kv_format),
+        KVMemory(shape, model=fingerprint(folder, config).encode(), kv_format=kv_format, make_order=make_order),
         limits,
         max_batched_tokens=config.max_batched_tokens,
         eos_token_ids=folder.eos_token_ids,

@@ -59,6 +59,11 @@ class DiskTier:
         return bool(self._writes or self._reads or self.store.pending_erasures)
 
     @property
+    def has_work(self) -> bool:
+        """Whether there is something to write, and the disk takes it."""
+        return bool(self._writes or self._kept) and not self.store.is_bypassed
+
+    @property
     def is_reading(self) -> bool:
         """Whether blocks are being read."""
         return bool(self._reads)

@@ -5,6 +5,7 @@ before a launch   what is being erased is overwritten (`before_launch`)
 after a launch    copies start that run beside the steps that follow (`start`)
 """
 
+import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -206,6 +207,19 @@ class Tiers:
             if not transfer.is_store:
                 self._wiper.used(move.block for move in transfer.moves)
             runner.copy(transfer)
+
+    def finish(self, runner: Runner, seconds: float) -> None:
+        """Let copies under way end and what is parked reach the disk, for so long at most: nothing runs any more."""
+        end = time.monotonic() + seconds
+        now = self._host.now
+        while time.monotonic() < end:
+            self.collect(runner, now)
+            self.start(runner)
+            is_writing = self.disk is not None and self.disk.has_work
+            if not (self.mover.has_work or is_writing):
+                return
+            time.sleep(_POLL_SECONDS)
+            now += _POLL_SECONDS
 
     def next_look(self, now: float) -> float | None:
         """Return when the loop must come back even if nothing happens; None: it need not."""

@@ -390,6 +390,20 @@ def test_an_erased_session_is_not_on_the_disk(sunk: TieredWorld, tmp_path: Path)
     assert not sunk.runner.block_owners()
 
 
+def test_a_core_that_stops_lets_parked_turns_reach_the_disk(tmp_path: Path) -> None:
+    """What has just ended is on its way down; it gets there, within a while."""
+    world = TieredWorld(tmp_path, num_blocks=32, budget=64, num_slabs=20, max_context=128)
+    world.policy("whale", blocks=32, slabs=20, disk_bytes=world.disk_bytes)
+    request = world.submit("whale", PROMPT, 1)
+    until(world, lambda: request in world.finished)
+    keys = chain_of(world, "whale", PROMPT)
+    tiers = world.scheduler.memory.tiers
+    tiers.park(WHALE, keys)
+    tiers.finish(world.runner, DEADLINE)
+    assert all(key in world.store for key in keys)
+    world.close()
+
+
 def test_a_lowered_disk_limit_holds(sunk: TieredWorld) -> None:
     """A policy's ceilings below the device are in force with it."""
     sunk.policy("whale", blocks=32, slabs=20, disk_bytes=0)
