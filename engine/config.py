@@ -29,6 +29,7 @@ class EngineConfig:
     disk_bytes: int = 2 << 30  # ENGINE_DISK_BYTES: disk for blocks that outlive the worker, bytes; 0: none
     disk_dir: str = ""  # ENGINE_DISK_DIR: folder of its own for them, best on a local NVMe; empty: disk in `state_dir`
     trace_bytes: int = 64 << 20  # ENGINE_TRACE_BYTES: ring file of what was asked, for previews of limits; 0: none
+    reuse_model: str = ""  # ENGINE_REUSE_MODEL: file of the trained reuse predictor; empty: reuse.json in `state_dir`
     preview_nice: int = 19  # ENGINE_PREVIEW_NICE: of the process that answers previews; 19: when all else is idle
     block_size: int = 16  # ENGINE_BLOCK_SIZE: token slots of a block
     max_batched_tokens: int = 512  # ENGINE_MAX_BATCHED_TOKENS: tokens of one step
@@ -53,6 +54,11 @@ class EngineConfig:
     def disk_folder(self) -> Path:
         """Say where the blocks on disk lie."""
         return Path(self.disk_dir) if self.disk_dir else self.state_dir / "disk"
+
+    @property
+    def reuse_path(self) -> Path:
+        """Say where the reuse predictor is published."""
+        return Path(self.reuse_model) if self.reuse_model else self.state_dir / "reuse.json"
 
     @classmethod
     def from_env(cls, env: Mapping[str, str] | None = None) -> "EngineConfig":

@@ -12,6 +12,7 @@ from engine.memory.eviction.sightings import Floats, Sight
 
 VERSION = 1  # of the rows: a model of another version is not for these
 DAY_SECONDS = 86_400.0
+RATE_BLOCKS = 2048  # the rate of reuse is that of about so many
 NAMES = (
     "hits",  # logarithm of one more
     "is_new",  # never asked for before

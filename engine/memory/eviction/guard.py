@@ -13,12 +13,10 @@ import numpy as np
 
 from engine.memory.eviction.base import BlockKey, CachedNode, Predictor, View
 from engine.memory.eviction.contest import LRU, Contest
-from engine.memory.eviction.features import DAY_SECONDS, Moment
+from engine.memory.eviction.features import DAY_SECONDS, RATE_BLOCKS, Moment
 from engine.memory.eviction.ghost import SAMPLE_BYTE
 from engine.memory.eviction.hazard import HazardTable, classes_of
 from engine.memory.eviction.sightings import NO_SCORE, SCORE_STEPS, Bytes, Sightings, names_of
-
-_RATE_BLOCKS = 2048  # the rate of reuse is that of about so many
 
 
 class Foresight:
@@ -105,7 +103,7 @@ class GuardedOrder:
         self._contest.fit(self._num_blocks)
         names = names_of(keys)
         sight = self._sightings.look(names, now)
-        share = min(1.0, len(keys) / _RATE_BLOCKS)
+        share = min(1.0, len(keys) / RATE_BLOCKS)
         view = View(sight, Moment(self._foresight.day_seconds(now), self._reuse_rate))
         scores = [_falling(predictor.judge(view)) for predictor in self._predictors]
         self._reuse_rate += (sight.num_known / len(keys) - self._reuse_rate) * share

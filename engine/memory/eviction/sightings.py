@@ -153,4 +153,5 @@ def _mark(name: int) -> int:
 
 
 def _marks(names: Words) -> Words:
-    return np.maximum(names >> _MARK, np.uint64(1))
+    marks: Words = np.maximum(names >> _MARK, np.uint64(1))
+    return marks

@@ -1,0 +1,1 @@
+"""Trains the reuse predictor from a worker's own trace: `python -m engine.train`."""
