@@ -45,7 +45,7 @@ def moves(blocks: list[int], slabs: list[int]) -> list[SlabMove]:
 
 @pytest.mark.parametrize("head_dim", [16, 4096])
 def test_what_goes_out_comes_back(ops: Ops, lane: Lane, head_dim: int) -> None:
-    """Shuffled blocks to shuffled slabs, in pieces of one block and of many, and back to others; straight and staged."""
+    """Shuffled blocks to shuffled slabs, in pieces of one block and of many, and back to others; straight, staged."""
     pages, chance = make_pages(ops, head_dim=head_dim), random.Random(3)
     before, slabs = pages.data.clone(), Slabs(ops, pages, NUM_SLABS)
     slabs._shared = isinstance(lane, HostLane)
