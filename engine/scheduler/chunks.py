@@ -2,8 +2,7 @@
 
 With the weights w of step_time.py and s, the tokens that the chunk's prompt has behind it, the largest n with
 
-    w0 + w1 · decodes + w2 · context + w5 · hosted + w3 · n + w4 · (n · s + n · (n + 1) / 2)
-        ≤  target / (1 + 2 · spread)
+    w0 + w1 · decodes + w2 · context + w3 · n + w4 · (n · s + n · (n + 1) / 2)  ≤  target / (1 + 2 · spread)
 
 The right side keeps a distance that grows with how badly the model has predicted lately, up to half the target: steps
 that scatter even more are somebody else's doing, and smaller chunks would not make them any better. The result stays
@@ -35,14 +34,7 @@ class ChunkBudget:
         """Take in how long a step took on the device."""
         self.model.observe(work, seconds)
 
-    def tokens(
-        self,
-        num_decodes: int,
-        context_tokens: int,
-        target_seconds: float,
-        prefill_start: int = 0,
-        hosted_blocks: int = 0,
-    ) -> int:
+    def tokens(self, num_decodes: int, context_tokens: int, target_seconds: float, prefill_start: int = 0) -> int:
         """Return the prefill tokens for a step that takes at most `target_seconds`.
 
         Args:
@@ -50,11 +42,10 @@ class ChunkBudget:
             context_tokens: of these together.
             target_seconds: how long the step may take (targets.py); inf or ≤ 0: as long as it takes.
             prefill_start: tokens already computed of the prompt that comes first; attention costs more behind many.
-            hosted_blocks: that the step reads from host memory, for the decodes and for that prompt.
         """
         if not 0.0 < target_seconds < math.inf or not self.model.num_observed:
             return self.maximum
-        base = self.model.predict(StepWork(num_decodes, context_tokens, hosted_blocks=hosted_blocks))
+        base = self.model.predict(StepWork(num_decodes, context_tokens))
         room = target_seconds / (1.0 + _CAUTION * min(self.model.spread, _MOST_SPREAD)) - base
         if room <= 0.0:
             return self.minimum

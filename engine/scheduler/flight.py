@@ -21,6 +21,7 @@ class Flight(NamedTuple):
     plan: StepPlan
     planned: list[SequenceState]  # in the plan's order
     num_decodes: int  # the first of them
+    num_hosted: int = 0  # blocks that attention reads from host memory, of all sequences
 
     def places(self) -> dict[SequenceState, int]:
         """Return where in the step's result the token of each sequence will be, for those that get one."""
@@ -37,7 +38,6 @@ class Flight(NamedTuple):
             context_tokens=sum(part.start for part in parts[:num_decodes]) + num_decodes,
             prefill_tokens=sum(len(part.token_ids) for part in chunks),
             prefill_pairs=sum(chunk_pairs(part.start, len(part.token_ids)) for part in chunks),
-            hosted_blocks=sum(len(part.hosted) for part in parts),
         )
 
 

@@ -42,6 +42,7 @@ from engine.step import SequenceStep, StepPlan, StepResult, placeholder
 
 WIPED_BYTES = 32 << 20  # in a step: some milliseconds
 
+_LEAST_TARGET = 1e-6  # seconds: no step is so short
 _new = tuple.__new__
 
 
@@ -221,7 +222,8 @@ class Scheduler:
             stores=moves.stores,
             loads=moves.loads,
         )
-        self._flights.append(Flight(plan, self._planned, num_decodes))
+        num_hosted = sum(len(part.hosted) for part in parts) if streaming.running else 0
+        self._flights.append(Flight(plan, self._planned, num_decodes, num_hosted))
         self._keep_unread()
         return plan
 
@@ -234,9 +236,11 @@ class Scheduler:
         if not self._flights or self._flights[0].plan is not plan:
             raise InvariantError(f"step {plan.number} is committed twice, or before an older one")
         flight = self._flights.pop(0)
-        is_plain = flight.num_decodes == len(flight.planned) and not self.roster.streaming.running
-        if not is_plain or plan.number % EVERY_STEPS == 0:
-            self._chunks.observe(flight.work(), result.seconds - result.store_seconds - result.load_seconds)
+        if flight.num_decodes < len(flight.planned) or flight.num_hosted or plan.number % EVERY_STEPS == 0:
+            seconds, work = result.seconds - result.store_seconds - result.load_seconds, flight.work()
+            if flight.num_hosted:
+                seconds = self._turns.observe(work, flight.num_hosted, seconds)
+            self._chunks.observe(work, seconds)
         now = self._clock()
         outputs = self._commit.take(flight, result, now)
         self.memory.accounts.settle(now)
@@ -362,9 +366,11 @@ class Scheduler:
         target = self._target.seconds(decodes, now)
         context = sum(sequence.computed for sequence in decodes)
         first = max((one for some in prefills.values() for one in some), key=_computed, default=None)
-        hosted = _num_hosted(decodes if first is None else [*decodes, first]) if self.roster.streaming.running else 0
+        if self.roster.streaming.running:
+            reading = self._turns.seconds(decodes if first is None else [*decodes, first])
+            target = max(target - reading, _LEAST_TARGET)
         start = 0 if first is None else first.computed
-        return min(budget, self._chunks.tokens(len(decodes), context, target, start, hosted))
+        return min(budget, self._chunks.tokens(len(decodes), context, target, start))
 
     def _add_chunks(self, parts: list[SequenceStep], chunks: dict[SequenceState, int]) -> None:
         """Write the chunks down, without those that were preempted after they had been given tokens."""
@@ -393,7 +399,3 @@ class Scheduler:
 
 def _computed(sequence: SequenceState) -> int:
     return sequence.computed
-
-
-def _num_hosted(sequences: Iterable[SequenceState]) -> int:
-    return sum(one.table.num_hosted for one in sequences if one.table is not None)

@@ -179,7 +179,7 @@ def _kv_limit(request: GenerationRequest, policy: TenantPolicy, limits: Limits, 
 
 def _host_way(request: GenerationRequest, limits: Limits, hosted: int) -> str:
     """Return what host memory could do for a request that is too large for the device."""
-    if not limits.num_slabs or hosted:
+    if not limits.num_slabs or hosted or not request.namespace:
         return ""
     if not may_stream(request):
         return "; only requests with one output can be larger, and go on in host memory"

@@ -1,11 +1,9 @@
 """How long a step takes: a linear model of its work, fitted while the engine runs.
 
-    seconds = w0 + w1 · decodes + w2 · context of the decodes + w3 · chunk tokens + w4 · chunk pairs
-              + w5 · hosted blocks,   all w ≥ 0
+    seconds = w0 + w1 · decodes + w2 · context of the decodes + w3 · chunk tokens + w4 · chunk pairs,   all w ≥ 0
 
     context of the decodes   tokens whose KV the decodes read: bytes from memory
     chunk pairs              Σ over chunks of n · start + n · (n + 1) / 2: the attention of a prefill, in score entries
-    hosted blocks            that attention streams from host memory: bytes over the bus
 
 The fit is weighted least squares with exponential forgetting, kept as normal equations (recursive least squares in
 information form) and solved by coordinate descent under w ≥ 0, a sweep after every fourth step:
@@ -23,10 +21,10 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 # Seconds of each feature for a machine of speed 1, with features in units of SCALE: only the proportions matter.
-# 512 chunk tokens are put at ten times an empty step, 64 decodes at two, 64k tokens of context at one, the attention of
-# 512 tokens over 2,000 at two, and 4,096 hosted blocks at 20: ten times what they would take on the device.
-_SCALE = (1.0, 1 / 64, 1 / 65_536, 1 / 512, 1 / 1_048_576, 1 / 4096)
-_SHAPE = (1.0, 2.0, 2.0, 12.0, 6.0, 20.0)
+# 512 chunk tokens are put at ten times an empty step, 64 decodes at two, 64k tokens of context at one, and the
+# attention of 512 tokens over 2,000 at two.
+_SCALE = (1.0, 1 / 64, 1 / 65_536, 1 / 512, 1 / 1_048_576)
+_SHAPE = (1.0, 2.0, 2.0, 12.0, 6.0)
 _SIZE = len(_SHAPE)
 _PRIOR = 0.005  # weight of the prior, in steps
 _FORGET = 0.985  # of one step: half is forgotten after 46 of its kind
@@ -45,13 +43,11 @@ class StepWork(NamedTuple):
     context_tokens: int  # of the decodes together, their new tokens included
     prefill_tokens: int = 0  # of all chunks
     prefill_pairs: int = 0  # Σ chunk_pairs
-    hosted_blocks: int = 0  # of all sequences: those that are streamed from host memory
 
-    def scaled(self) -> tuple[float, float, float, float, float, float]:
+    def scaled(self) -> tuple[float, float, float, float, float]:
         """Return the features, each about 1 in a busy step."""
-        decodes, context, tokens, pairs, hosted = self
-        of_chunks = (tokens * _SCALE[3], pairs * _SCALE[4])
-        return (1.0, decodes * _SCALE[1], context * _SCALE[2], *of_chunks, hosted * _SCALE[5])
+        decodes, context, tokens, pairs = self
+        return (1.0, decodes * _SCALE[1], context * _SCALE[2], tokens * _SCALE[3], pairs * _SCALE[4])
 
 
 def chunk_pairs(start: int, num_tokens: int) -> int:
@@ -74,12 +70,7 @@ class StepTimeModel:
     @property
     def weights(self) -> tuple[float, ...]:
         """Seconds for: a step, a decode, a token of context, a chunk token, a chunk pair. All ≥ 0."""
-        return tuple(weight * scale for weight, scale in zip(self._weights[:5], _SCALE[:5], strict=True))
-
-    @property
-    def hosted_seconds(self) -> float:
-        """Seconds for a block that is streamed from host memory; ≥ 0."""
-        return self._weights[5] * _SCALE[5]
+        return tuple(weight * scale for weight, scale in zip(self._weights, _SCALE, strict=True))
 
     def predict(self, work: StepWork) -> float:
         """Return seconds; 0 before anything was observed. Monotone in each kind of work."""
@@ -133,7 +124,7 @@ class _Window:
         """Forget a little of the old steps and add one."""
         self.count = self.count * _FORGET + 1.0
         self.weight = self.weight * _FORGET + weight
-        one, decodes, context, tokens, pairs, hosted = features
+        one, decodes, context, tokens, pairs = features
         right = self.right
         for j, row in enumerate(self.rows):  # written out: it runs in every step
             gain = weight * features[j]
@@ -142,7 +133,6 @@ class _Window:
             row[2] = row[2] * _FORGET + gain * context
             row[3] = row[3] * _FORGET + gain * tokens
             row[4] = row[4] * _FORGET + gain * pairs
-            row[5] = row[5] * _FORGET + gain * hosted
             right[j] = right[j] * _FORGET + gain * seconds
 
 
