@@ -66,16 +66,19 @@ class Box:
 class Core:
     """One core from start to end. All bookkeeping is audited in every step."""
 
-    def __init__(self, folder: Path | None, *, now: float = 1000.0, num_slabs: int = 64, **options: int) -> None:
+    def __init__(
+        self, folder: Path | None, *, now: float = 1000.0, num_slabs: int = 64, ahead: bool = False, **options: int
+    ) -> None:
         """Start a core, on the disk that an earlier one has left in `folder`; None: without a disk."""
-        self.world = World(num_slabs=num_slabs, audit=False, **options)
+        self.world = World(num_slabs=num_slabs, audit=False, ahead=ahead, **options)
         self.world.now = now
-        self.world._identities.update({b"a": 1, b"b": 2})  # the same in every core: their slots come back from the disk
+        # The same in every core: their slots come back from the disk.
+        self.world._identities.update({b"a": 1, b"b": 2, b"secret of bank": 3})
         self.scheduler = self.world.scheduler
         self.parking = self.scheduler.roster.parking
         self.parking.wall = lambda: self.world.now
         self.box = Box(self.world)
-        self.loop = EngineLoop(self.scheduler, self.world.runner, self.box, clock=lambda: self.world.now)
+        self.loop = EngineLoop(self.scheduler, self.world.runner, self.box, ahead=ahead, clock=lambda: self.world.now)
         self.store = None
         if folder is not None:
             self.store = open_store(folder, self.world.runner.slab_bytes, DISK_BYTES, "model")
@@ -104,7 +107,12 @@ class Core:
         """Give tenants room in every tier."""
         for tenant in tenants:
             self.world.policy(
-                tenant, blocks=blocks, soft=blocks // 2, slabs=self.world.shape.num_slabs, disk_bytes=DISK_BYTES // 2
+                tenant,
+                blocks=blocks,
+                soft=blocks // 2,
+                slabs=self.world.shape.num_slabs,
+                disk_bytes=DISK_BYTES // 2,
+                share_groups=("bank",),
             )
 
     def push_out(self, tenant: str) -> None:

@@ -252,6 +252,35 @@ def test_an_erasure_ends_the_sessions_requests(core: Core, disk: Path) -> None:
     assert not core.list("a")
 
 
+def test_a_preempted_turn_is_erased_as_well(core: Core, disk: Path) -> None:
+    """What it had computed before it was set aside is its session's, though it never came back."""
+    sequence = core.world.submit("a", words(1, 24), 100, session="chat")
+    core.until(lambda: len(core.world.tokens[sequence]) > 8, "some tokens")
+    core.policy("a", blocks=0)
+    core.until(lambda: not core.world.running(), "its preemption")
+    core.policy("a", blocks=1)
+    core.world.cancel(sequence)
+    core.step()
+    assert is_anywhere(core, disk, words(1, 24)[:SIZE])
+    assert core.change("a", "chat", ERASE) is not None
+    assert not is_anywhere(core, disk, words(1, 24)[:SIZE])
+
+
+def test_blocks_that_were_named_anew_are_erased_under_both_names(core: Core, disk: Path) -> None:
+    """A prefix is registered between two turns: what the first one had computed of it was the tenant's own."""
+    tokens = core.turn("a", "chat", words(1, 24))
+    core.world.share("bank", words(1, 12))
+    core.step()
+    core.turn("a", "chat", [*tokens, 1, 2, 3])
+    assert core.change("a", "chat", ERASE)
+    assert not is_anywhere(core, disk, words(1, 24)[12 : 12 + SIZE])
+    core.world.share("bank")
+    core.step()
+    again = core.world.submit("a", tokens, 2)
+    core.finish(again)
+    assert core.world.cached_tokens[again] == 0
+
+
 def test_the_next_turn_may_begin_while_its_session_is_erased(core: Core) -> None:
     """It computes everything anew, and is a session again."""
     tokens = core.turn("a", "chat", words(1, 40))

@@ -43,12 +43,21 @@ class Story:
     def __init__(self, seed: int, disk: Path) -> None:
         self.draw = random.Random(seed)
         self.disk = disk
-        self.core = Core(disk, num_slabs=48)
-        self.core.policy(*TENANTS)
+        self.is_ahead = seed % 2 == 1
+        self.is_shared = False  # the beginning of all prompts is registered for a share group
+        self.core = self.make_core()
         self.chats: dict[tuple[str, str], Chat] = {}
         self.live: dict[SequenceId, tuple[str, str, list[int]]] = {}  # tenant, session, prompt
-        self.system = {tenant: self.words(12) for tenant in TENANTS}
+        self.system = self.words(12)
         self.ending: defaultdict[Prefix, set[Prefix]] = defaultdict(set)  # what was ever computed, by its last block
+
+    def make_core(self, now: float = 1000.0) -> Core:
+        """Start a core on what is on the disk."""
+        core = Core(self.disk, now=now, num_slabs=48, ahead=self.is_ahead)
+        core.policy(*TENANTS)
+        if self.is_shared:
+            core.world.share("bank", self.system)
+        return core
 
     def words(self, count: int) -> list[int]:
         """Return tokens that nobody else has."""
@@ -60,12 +69,12 @@ class Story:
         """Begin a turn: it goes on from the last one, or from somewhere within it, or is the first."""
         tenant, name = self.draw.choice(TENANTS), self.draw.choice(NAMES)
         chat = self.chats.get((tenant, name))
-        before = self.system[tenant] if chat is None else chat.tokens
+        before = self.system if chat is None else chat.tokens
         if self.draw.random() < 0.3:
             before = before[: self.draw.randrange(len(before) + 1)]
         prompt = [*before, *self.words(self.draw.randrange(1, 10))]
         if len(prompt) > 100:
-            prompt = [*self.system[tenant], *self.words(5)]
+            prompt = [*self.system, *self.words(5)]
         session = name if self.draw.random() < 0.85 else ""
         sequence = self.core.world.submit(
             tenant, prompt, self.draw.randrange(1, 12), session=session, session_seconds=SECONDS
@@ -97,6 +106,7 @@ class Story:
             return
         needed = set().union(*(one.prefixes for (of, _), one in self.chats.items() if of == tenant))
         needed |= set().union(*map(prefixes, readers))
+        needed |= prefixes(self.system)  # the group's, if it was ever registered
         files = [path.read_bytes() for path in self.disk.rglob("*") if path.is_file()]
         places = [self.core.world.runner.contents(), *files]
         for prefix in chat.prefixes - needed:
@@ -159,8 +169,13 @@ class Story:
         """Finish what runs, end the core, and start another on its disk."""
         self.finish()
         self.core.close()
-        self.core = Core(self.disk, now=self.core.world.now, num_slabs=48)
-        self.core.policy(*TENANTS)
+        self.core = self.make_core(self.core.world.now)
+
+    def register(self) -> None:
+        """Register the common beginning for a share group, or take that away: its blocks are named anew."""
+        self.is_shared = not self.is_shared
+        self.core.world.share("bank", *([self.system] if self.is_shared else []))
+        self.core.step()
 
     # ------------------------------------------------------------ the model
 
@@ -220,6 +235,7 @@ def test_stories_of_sessions(seed: int, tmp_path: Path) -> None:
         story.push_out,
         story.wait,
         story.restart,
+        story.register,
     ]
     for _ in range(70):
         story.draw.choice(events)()
