@@ -71,7 +71,7 @@ class PolicyBook:
         return self._order
 
     def acks(self) -> list[pb.ControlEvent]:
-        """Return what the core has said of the policy in force, for a controller that pushes it or an older one again."""
+        """Return what the core has said of the policy in force, for a controller that pushes no newer one."""
         told = [pb.ControlEvent(applied=self.applied)]
         if (self.settled.version, self.settled.epoch) == (self.applied.version, self.applied.epoch):
             told.append(pb.ControlEvent(settled=self.settled))

@@ -1,7 +1,7 @@
 """The helper process: tasks on stdin, a report for each on stdout. `python -m engine.replay [NICENESS]`
 
-Started by the front, whose death ends it. It takes no processor time that anybody else wants, unless told. Each task is done by a
-child that ends with it, so that nothing of one is left when the next one comes, and a failure costs one answer.
+Started by the front, whose death ends it. It takes no processor time that anybody else wants, unless told. Each task is
+done by a child that ends with it, so that nothing of one is left for the next one, and a failure costs one answer.
 """
 
 import gc
