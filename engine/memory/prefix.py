@@ -187,11 +187,18 @@ class PrefixTree:
         parent = self._parent[block]
         return BlockId(parent) if parent >= 0 else None
 
+    def before(self, block: BlockId) -> BlockKey:
+        """Return the key of what a block continues; its root's, for a first block."""
+        parent = self._parent[block]
+        return self._index.key(BlockId(parent)) if parent >= 0 else self._root_keys[~parent]
+
+    def packed_tokens(self, block: BlockId) -> bytes:
+        """Return a block's token ids, for `engine.memory.tokens.unpack`."""
+        return self._tokens.packed(block)
+
     def content(self, block: BlockId) -> tuple[BlockKey, BlockKey, list[int]]:
         """Return a block's key, the key of what it continues (its root's, for a first block), and its token ids."""
-        parent = self._parent[block]
-        before = self._index.key(BlockId(parent)) if parent >= 0 else self._root_keys[~parent]
-        return self._index.key(block), before, self._tokens.get(block)
+        return self._index.key(block), self.before(block), self._tokens.get(block)
 
     def audit(self) -> None:
         """Check the index, then walk from all roots and compare with what is kept. Raises InvariantError."""

@@ -183,8 +183,8 @@ class Supply:
 
     def content(self, block: BlockId) -> Content:
         """Return what is known of a block of the tree beside its key."""
-        _, before, token_ids = self.tree.content(block)
-        return Content(before, token_ids, self.tree.node(block, 0))
+        tree = self.tree
+        return Content(tree.before(block), tree.packed_tokens(block), tree.node(block, 0))
 
     def note_taken(self, by: Account, of: Account) -> None:
         """Note that an account is about to give up a cached block for another's need."""

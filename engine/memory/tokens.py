@@ -38,9 +38,12 @@ class BlockTokens:
 
     def get(self, block: BlockId) -> list[int]:
         """Return the token ids of a block."""
+        return unpack(self.packed(block))
+
+    def packed(self, block: BlockId) -> bytes:
+        """Return the same, three bytes each: see `unpack`."""
         start = block * self._width
-        row = self._rows[start : start + self._width]
-        return [int.from_bytes(row[place : place + _BYTES], "little") for place in range(0, self._width, _BYTES)]
+        return bytes(self._rows[start : start + self._width])
 
     def best(self, blocks: Sequence[int], token_ids: Sequence[int]) -> tuple[int, int]:
         """Return the first block whose tokens agree longest with `token_ids`, and how many do; (-1, 0) for none.
@@ -57,3 +60,8 @@ class BlockTokens:
             if count > most:
                 best, most = block, count
         return best, most
+
+
+def unpack(packed: bytes) -> list[int]:
+    """Return the token ids of a packed row."""
+    return [int.from_bytes(packed[place : place + _BYTES], "little") for place in range(0, len(packed), _BYTES)]

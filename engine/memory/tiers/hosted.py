@@ -1,7 +1,5 @@
 """One block in host memory, and what one owner has there."""
 
-from array import array
-from collections.abc import Sequence
 from enum import Enum
 from typing import NamedTuple
 
@@ -15,7 +13,7 @@ class Content(NamedTuple):
     """What is known of a block beside its key: enough to put it back into the prefix tree without a request."""
 
     before: BlockKey  # key of what it continues; its namespace's root for a first block
-    token_ids: Sequence[int]
+    packed_tokens: bytes  # see `engine.memory.tokens`
     node: CachedNode  # as an eviction policy saw it last
 
 
@@ -40,10 +38,10 @@ class Hosted:
         "idle",
         "key",
         "last_use",
+        "packed_tokens",
         "presence",
         "saved",
         "slab",
-        "token_ids",
         "value",
     )
 
@@ -58,7 +56,7 @@ class Hosted:
         self.guessed = False  # read from the disk for a request that has not come yet
         self.saved = self.from_disk  # on the disk, or on its way there
         self.before: BlockKey | None = None
-        self.token_ids: array[int] | None = None  # not known of what comes from the disk, until a request loads it
+        self.packed_tokens: bytes | None = None  # not known of what comes from the disk, until a request loads it
         self.last_use, self.hits, self.depth = 0.0, 0, 0
         if content is not None:
             self.learn(content)
@@ -67,7 +65,7 @@ class Hosted:
 
     def learn(self, content: Content) -> None:
         """Take in what is known of the block."""
-        self.before, self.token_ids = content.before, array("i", content.token_ids)
+        self.before, self.packed_tokens = content.before, content.packed_tokens
         self.last_use = max(self.last_use, content.node.last_use)
         self.hits, self.depth = max(self.hits, content.node.hits), content.node.depth
 

@@ -19,6 +19,7 @@ from engine.memory.eviction.base import BlockKey
 from engine.memory.pool import CACHED, SEALED
 from engine.memory.supply import Supply
 from engine.memory.tiers.hosted import Hosted, Presence
+from engine.memory.tokens import unpack
 from engine.request import BlockId, SlabId
 from engine.step import CacheShape, SlabMove, Transfer, TransferDone
 
@@ -27,6 +28,7 @@ _TRANSFER_BYTES = 16 << 20
 _TRANSFER_BLOCKS = 64
 _NEARLY_FULL = 0.9  # of the pool's blocks, or of an account's: what is given up next is copied out ahead
 _WINDOW = 32  # blocks of an account that are looked at, those to go next
+_DEEP = 2  # of them, those whose predecessors are looked at too, which go right after them
 _MOST_PARKED = 1 << 16  # blocks that may wait to be copied out
 _MOST_CHAINS = 64  # that may wait to be brought in; the oldest is forgotten
 
@@ -111,7 +113,7 @@ class Mover:
         """Note that a plan brings a block in from host memory: the block is known there, and its content here."""
         self._supply.seen[block] = 1
         entry = self._host.get(self._tree.key(block))
-        if entry is not None and entry.token_ids is None:
+        if entry is not None and entry.packed_tokens is None:
             entry.learn(self._supply.content(block))
 
     def asked_for(self, blocks: Sequence[BlockId]) -> None:
@@ -177,10 +179,10 @@ class Mover:
         """Say whether enough has happened since there was nothing to copy out."""
         pool, (evicted, cached) = self._pool, self._seen
         num_evicted = self._supply.num_evicted - evicted
-        if num_evicted * 2 >= self._window:
+        if num_evicted >= self._window:
             return True
         is_full = pool.num_free - self._supply.reserved <= self._reserve
-        return is_full and (num_evicted + abs(pool.num_cached - cached)) * 2 >= self._window
+        return is_full and num_evicted + abs(pool.num_cached - cached) >= self._window
 
     def _candidates(self) -> Iterator[tuple[BlockKey, BlockId, Account]]:
         """Yield blocks that host memory does not have: parked ones, then those that the device gives up next."""
@@ -200,8 +202,8 @@ class Mover:
             if not is_open or not (is_full or one.blocks > one.hard * _NEARLY_FULL):
                 del supply.restless[one]
                 continue
-            for leaf in list(islice(supply.reclaim.of(one.index).tail(), self._window)):
-                for block in self._up(leaf):
+            for place, leaf in enumerate(list(islice(supply.reclaim.of(one.index).tail(), self._window))):
+                for block in self._up(leaf, self._batch if place < _DEEP else 1):
                     key = self._tree.key(block)
                     if self._host.get(key) is None:
                         yield key, block, one
@@ -209,14 +211,17 @@ class Mover:
             del supply.restless[one]  # else its turn was not over
         self._seen = (supply.num_evicted, self._pool.num_cached)
 
-    def _up(self, leaf: BlockId) -> list[BlockId]:
-        """Return a block and the cached ones before it that are to be copied out with it."""
+    def _up(self, leaf: BlockId, most: int) -> list[BlockId]:
+        """Return which of a block and up to `most` before it are to be copied out: they are given up one by one."""
         blocks: list[BlockId] = []
         block: BlockId | None = leaf
-        while block is not None and len(blocks) < self._batch and self._pool.state(block) == CACHED:
-            if not self._supply.seen[block] and self._is_there(block):
+        seen, pool, tree = self._supply.seen, self._pool, self._tree
+        for _ in range(most):
+            if block is None or pool.state(block) != CACHED:
+                break
+            if not seen[block] and self._is_there(block):
                 blocks.append(block)
-            block = self._tree.parent(block)
+            block = tree.parent(block)
         return blocks
 
     def _is_there(self, block: BlockId) -> bool:
@@ -268,7 +273,7 @@ class Mover:
             chain.start += 1
         for key in keys[chain.start : chain.start + limit]:
             entry = self._host.get(key)
-            if entry is None or entry.presence is not Presence.READY or entry.token_ids is None:
+            if entry is None or entry.presence is not Presence.READY or entry.packed_tokens is None:
                 break
             if key in coming or self._tree.get(key) is not None:
                 break
@@ -293,12 +298,12 @@ class Mover:
 
     def _join(self, block: BlockId, entry: Hosted, account: Account) -> bool:
         """Let a block join the tree, cached, if what it continues is there and nobody has computed it meanwhile."""
-        tree, before, token_ids = self._tree, entry.before, entry.token_ids
-        assert before is not None and token_ids is not None, "chosen for it"
+        tree, before, packed = self._tree, entry.before, entry.packed_tokens
+        assert before is not None and packed is not None, "chosen for it"
         place = before if entry.depth == 0 else tree.get(before)
         if place is None or tree.get(entry.key) is not None:
             return False
-        tree.insert(entry.key, block, place, token_ids=list(token_ids), account=account.index)
+        tree.insert(entry.key, block, place, token_ids=unpack(packed), account=account.index)
         order = self._supply.reclaim.of(account.index).order
         tree.start_with(block, max(entry.hits, order.stored(entry.key, self._host.now)), self._host.now)
         self._supply.seen[block] = 1

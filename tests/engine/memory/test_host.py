@@ -31,7 +31,7 @@ def owner_of(one: BlockKey) -> TenantId:
 def content(last_use: float = 1.0, hits: int = 0, depth: int = 0) -> Content:
     """Return what is known of a block."""
     node = CachedNode(BlockId(0), last_use, hits, 0, 0, depth, 4 * (depth + 1))
-    return Content(BlockKey(b"before"), [1, 2, 3, 4], node)
+    return Content(BlockKey(b"before"), bytes(12), node)
 
 
 class Machine(RuleBasedStateMachine):
