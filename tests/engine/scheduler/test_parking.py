@@ -8,6 +8,7 @@ import pytest
 
 from engine.request import BeamParams, FinishReason
 from engine.scheduler.session_calls import SessionAction
+from tests.engine.costs import set_costs
 from tests.engine.parked import Core
 from tests.engine.world import BLOCK_BYTES
 
@@ -254,6 +255,7 @@ def test_an_erasure_ends_the_sessions_requests(core: Core, disk: Path) -> None:
 
 def test_a_preempted_turn_is_erased_as_well(core: Core, disk: Path) -> None:
     """What it had computed before it was set aside is its session's, though it never came back."""
+    set_costs(core.world, 1.0)
     sequence = core.world.submit("a", words(1, 24), 100, session="chat")
     core.until(lambda: len(core.world.tokens[sequence]) > 8, "some tokens")
     core.policy("a", blocks=0)
@@ -261,7 +263,7 @@ def test_a_preempted_turn_is_erased_as_well(core: Core, disk: Path) -> None:
     core.policy("a", blocks=1)
     core.world.cancel(sequence)
     core.step()
-    assert is_anywhere(core, disk, words(1, 24)[:SIZE])
+    assert core.scheduler.memory.host.num_used
     assert core.change("a", "chat", ERASE) is not None
     assert not is_anywhere(core, disk, words(1, 24)[:SIZE])
 
