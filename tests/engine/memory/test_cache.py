@@ -252,14 +252,14 @@ class DeepestFirst:
 
     generation = 0
 
-    def key(self, node: CachedNode) -> float:
+    def key(self, key: bytes, node: CachedNode) -> float:
         """Return minus the last use."""
         return -node.last_use
 
     def looked_up(self, keys: object, num_found: int, now: float) -> None:
         """Take no note."""
 
-    def stored(self, key: bytes, now: float) -> int:
+    def stored(self, key: bytes, now: float, before: bytes | None = None) -> int:
         """Remember nothing."""
         return 0
 
