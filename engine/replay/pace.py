@@ -114,5 +114,5 @@ class _Known(StepTimeModel):
     def predict(self, work: StepWork) -> float:
         """Return the seconds of a step."""
         base, decode, context, token, pair = self._given
-        num_decodes, num_context, num_tokens, num_pairs, _ = work  # a replay streams nothing
+        num_decodes, num_context, num_tokens, num_pairs = work
         return base + decode * num_decodes + context * num_context + token * num_tokens + pair * num_pairs
