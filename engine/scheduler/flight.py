@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from engine.errors import InvariantError
+from engine.scheduler.interference import Again
 from engine.scheduler.sequence import SequenceState
 from engine.scheduler.step_time import StepWork, chunk_pairs
 from engine.step import StepPlan
@@ -22,6 +23,7 @@ class Flight(NamedTuple):
     planned: list[SequenceState]  # in the plan's order
     num_decodes: int  # the first of them
     num_hosted: int = 0  # blocks that attention reads from host memory, of all sequences
+    again: Again = Again()  # of it, what had been computed before
 
     def places(self) -> dict[SequenceState, int]:
         """Return where in the step's result the token of each sequence will be, for those that get one."""

@@ -10,11 +10,13 @@ back costs nothing. Counters only rise, from the core's start on.
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from engine.memory.accounts import AccountOwner, ShareGroupId
 from engine.memory.supply import Taking
 from engine.request import SequenceId
 from engine.scheduler.sequence import SequenceState
+from engine.scheduler.step_time import chunk_pairs
 
 MAX_PAIRS = 4096  # kept; beyond them, those that have been quiet for longest are forgotten
 LOOK_OVER = 40  # pairs of accounts that are gone are looked for once in so many reports: every ten seconds
@@ -28,6 +30,13 @@ class Cost:
     num_preemptions: int = 0
     recomputed_tokens: int = 0
     swapped_bytes: int = 0
+
+
+class Again(NamedTuple):
+    """Chunks that were computed again, as the model of step times counts them."""
+
+    tokens: int = 0
+    pairs: int = 0
 
 
 FORGOTTEN = Cost()  # as the last report of a pair: should it come back, it counts from zero
@@ -54,6 +63,7 @@ class Interference:
         self._changed: set[Taking] = set()
         self._losses: dict[SequenceId, _Losses] = {}
         self._num_reports = 0
+        self._again = Again()
 
     @property
     def has_losses(self) -> bool:
@@ -89,6 +99,7 @@ class Interference:
             until, taking = losses.parts[0]
             count = (min(end, until) - start) * width
             if count > 0:
+                self._again = Again(self._again.tokens + count, self._again.pairs + chunk_pairs(start, count))
                 self._cost(taking).recomputed_tokens += count
                 sequence.tenant.recomputed_tokens += count
                 start = min(end, until)
@@ -97,6 +108,11 @@ class Interference:
         losses.done = max(losses.done, end)
         if not losses.parts:
             del self._losses[sequence.id]
+
+    def take_again(self) -> Again:
+        """Return what was computed again since the last call."""
+        again, self._again = self._again, Again()
+        return again
 
     def swapped(self, taking: Taking, num_bytes: int) -> None:
         """Note bytes that were moved out of the device pool."""

@@ -223,7 +223,9 @@ class Scheduler:
             loads=moves.loads,
         )
         num_hosted = sum(len(part.hosted) for part in parts) if streaming.running else 0
-        self._flights.append(Flight(plan, self._planned, num_decodes, num_hosted))
+        self._flights.append(
+            Flight(plan, self._planned, num_decodes, num_hosted, self.roster.interference.take_again())
+        )
         self._keep_unread()
         return plan
 
@@ -243,6 +245,9 @@ class Scheduler:
             self._chunks.observe(work, seconds)
         now = self._clock()
         outputs = self._commit.take(flight, result, now)
+        if flight.again.tokens:
+            copies = result.store_seconds + result.load_seconds
+            self.roster.swapping.computed_again(flight.again, flight.work(), result.seconds - copies)
         self.memory.accounts.settle(now)
         if plan.stores or plan.loads:
             self.memory.host.landed(plan.stores, plan.loads)

@@ -18,7 +18,7 @@ from engine.memory.supply import Taking
 from engine.memory.table import BlockTable
 from engine.memory.tiers.host import Moves
 from engine.memory.tiers.rate import CopyRate
-from engine.scheduler.interference import Interference
+from engine.scheduler.interference import Again, Interference
 from engine.scheduler.sequence import SequenceState
 from engine.scheduler.step_time import StepTimeModel, StepWork, chunk_pairs
 from engine.step import StepPlan, StepResult
@@ -50,6 +50,10 @@ class SwapCost:
         work = StepWork(0, 0, end - start, chunk_pairs(start, end - start))
         return self._step_time.predict(work) - self._step_time.predict(_IDLE)
 
+    def step_seconds(self, work: StepWork) -> float:
+        """Return how long a step takes."""
+        return self._step_time.predict(work)
+
     def observe(self, plan: StepPlan, result: StepResult) -> None:
         """Take in how long a step's copies took."""
         self.out.observe(len(plan.stores) * self._block_bytes, result.store_seconds)
@@ -68,6 +72,9 @@ class SwapCounts:
     loaded_blocks: int = 0
     predicted_seconds: float = 0.0  # of these copies, each as it was predicted before it was made
     observed_seconds: float = 0.0
+    again_tokens: int = 0  # computed again
+    again_predicted_seconds: float = 0.0  # what these added to their steps, by the model of step times
+    again_observed_seconds: float = 0.0  # what the steps took beyond what they would have without, by the same model
 
 
 class Swapping:
@@ -128,6 +135,14 @@ class Swapping:
         self.counts.predicted_seconds += predicted
         self.counts.observed_seconds += result.store_seconds + result.load_seconds
         self.cost.observe(plan, result)
+
+    def computed_again(self, again: Again, step: StepWork, seconds: float) -> None:
+        """Count what computing lost tokens again has added to a step that took so long."""
+        tokens, pairs = max(0, step.prefill_tokens - again.tokens), max(0, step.prefill_pairs - again.pairs)
+        without = self.cost.step_seconds(step._replace(prefill_tokens=tokens, prefill_pairs=pairs))
+        self.counts.again_tokens += again.tokens
+        self.counts.again_predicted_seconds += self.cost.step_seconds(step) - without
+        self.counts.again_observed_seconds += max(0.0, seconds - without)
 
     def _own_keys(self, sequence: SequenceState, table: BlockTable) -> Sequence[BlockKey]:
         """Return the keys of the sealed blocks that count against its tenant; of a search, those of the prompt."""

@@ -324,3 +324,25 @@ def test_predictions_are_compared_with_what_copies_took() -> None:
     assert counts.saved_seconds > 0
     for rate in (swapping.cost.out, swapping.cost.back):
         assert BLOCK_BYTES / 1e-6 < rate.bytes_per_second < START_RATE
+
+
+def test_what_is_computed_again_is_compared_with_what_was_predicted() -> None:
+    """Its tokens, what they were to add to their steps, and what the steps took beyond the rest of their work."""
+    world = World(num_blocks=16, block_size=4, token_seconds=0.001)
+    world.policy("whale", blocks=16)
+    for length in (5, 20, 40, 9, 33, 14) * 3:  # steps from which the model of step times learns
+        world.submit("whale", length, 2)
+        world.run()
+    counts = world.scheduler.roster.swapping.counts
+    assert (counts.again_tokens, counts.again_observed_seconds) == (0, 0.0)
+    world.submit("whale", PROMPT, 12)
+    world.step()
+    world.step()
+    world.policy("whale", blocks=0)
+    world.step()
+    world.policy("whale", blocks=16)
+    world.run()
+    tenant = world.scheduler.roster.tenant(WHALE)
+    assert counts.again_tokens == tenant.recomputed_tokens > 0
+    assert counts.again_predicted_seconds > 0
+    assert counts.again_observed_seconds == pytest.approx(counts.again_predicted_seconds, rel=0.5)
