@@ -284,7 +284,7 @@ def test_the_policy_decides_between_leaves_and_may_change() -> None:
         runner.run([number] * 4, now=float(number))
     runner.start([9, 9, 9], now=4.0)
     assert runner.look_up([2, 2, 2, 2, 0])[1].num_tokens == 0
-    orders[0].key = lambda node: node.last_use  # type: ignore[method-assign]
+    orders[0].key = lambda key, node: node.last_use  # type: ignore[method-assign]
     orders[0].generation += 1
     runner.start([8, 8, 8], now=5.0)
     assert runner.look_up([0, 0, 0, 0, 0])[1].num_tokens == 0
