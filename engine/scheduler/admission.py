@@ -114,31 +114,35 @@ class Admission:
         if below is None:
             return Verdict.BLOCKED
         offer = below
-        num_preempted = self._roster.num_preemptions
+        num_changes = self._num_changes()
         if not self._find_rows(sequence, offer, now):
             return Verdict.BLOCKED
-        if num_preempted != self._roster.num_preemptions:  # what was in use may be idle now
+        if num_changes != self._num_changes():  # what was in use may be idle now
             offer = self._offers.make(sequence, account)
-        num_preempted = self._roster.num_preemptions
+        num_changes = self._num_changes()
         if not self._find_blocks(sequence, offer, now):
             self._roster.pressure.blocked(sequence, now)
             return Verdict.BLOCKED
-        if num_preempted != self._roster.num_preemptions:
+        if num_changes != self._num_changes():
             offer = self._offers.make(sequence, account)
         self._start(sequence, offer, now)
         return Verdict.STARTED
+
+    def _num_changes(self) -> int:
+        """Return how often blocks were taken from sequences so far: what was looked up before is no longer right."""
+        return self._roster.num_preemptions + self._roster.streaming.num_moved
 
     def _below_ceilings(self, sequence: SequenceState, offer: Offer, now: float) -> Offer | None:
         """Return what a sequence starts with below its tenant's ceilings, after others have given pieces; or None."""
         streaming, account, tenant = self._roster.streaming, offer.account, sequence.tenant
         if offer.is_streamed and not streaming.has_room(sequence, account, self._expected(sequence)):
             return None
-        over = offer.used + account.reserved + self._ahead(sequence, tenant.running) - account.hard
-        if over <= 0:
-            return offer
-        if not streaming.squeeze_for(account, tenant, over, now):
-            return None
-        return self._offers.make(sequence, account)  # what was in use may be idle now
+        ahead = self._ahead(sequence, tenant.running)
+        while (over := offer.used + account.reserved + ahead - account.hard) > 0:
+            if not streaming.squeeze_for(account, tenant, over, now):
+                return None
+            offer = self._offers.make(sequence, account)  # what it was to share may have gone
+        return offer
 
     def _resize(self, sequence: SequenceState) -> Refusal | None:
         """Return why a sequence can never run under its tenant's policy as it is now, or None."""
