@@ -62,7 +62,7 @@ class Supply:
         """Return the blocks to be had for an account; promised ones are not among them."""
         free = self.pool.num_free - self.reserved
         if self.copied:  # given up, they are free only when they have been copied
-            free -= len(self.copied) - self.pool.num_leaving
+            free -= sum(self.pool.state(block) == CACHED for block in self.copied)
         if last_resort:
             return free + self.pool.num_cached
         return free + account.cached + self.accounts.takeable(account)

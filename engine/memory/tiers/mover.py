@@ -29,6 +29,7 @@ _TRANSFER_BLOCKS = 64
 _NEARLY_FULL = 0.9  # of the pool's blocks, or of an account's: what is given up next is copied out ahead
 _WINDOW = 32  # blocks of an account that are looked at, those to go next
 _DEEP = 2  # of them, those whose predecessors are looked at too, which go right after them
+_SLACK_SHARE = 4  # a transfer reads at most one in so many of the blocks that nobody uses
 _MOST_PARKED = 1 << 16  # blocks that may wait to be copied out
 _MOST_CHAINS = 64  # that may wait to be brought in; the oldest is forgotten
 
@@ -133,7 +134,9 @@ class Mover:
         """Return transfers to start, after the step that was launched last."""
         transfers: list[Transfer] = []
         while len(self._flights) < MOST_IN_FLIGHT:
-            transfer = self._next_out() or self._next_in()
+            is_out_first = not self._supply.copied or not self._chains  # neither way keeps the other waiting
+            transfer = self._next_out() if is_out_first else self._next_in()
+            transfer = transfer or (self._next_in() if is_out_first else self._next_out())
             if transfer is None:
                 break
             transfers.append(transfer)
@@ -160,7 +163,9 @@ class Mover:
 
     def _next_out(self) -> Transfer | None:
         keys, moves = [], []
-        if self._parked or self._is_due():
+        slack = self._pool.num_free - self._supply.reserved + self._pool.num_cached
+        most = min(self._batch, slack // _SLACK_SHARE)  # what is copied cannot be had meanwhile
+        if most > 0 and (self._parked or self._is_due()):
             for key, block, account in self._candidates():
                 slab = self._host.expect(key, account.owner, self._supply.content(block))
                 if slab is None:
@@ -169,7 +174,7 @@ class Mover:
                 self._supply.seen[block] = 1
                 keys.append(key)
                 moves.append(SlabMove(block, slab))
-                if len(moves) == self._batch:
+                if len(moves) == most:
                     break
         if not moves:
             return None
