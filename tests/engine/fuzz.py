@@ -1,4 +1,4 @@
-"""Random traffic against scheduler and memory until the time is over. `make fuzz` runs it.
+"""Random traffic against scheduler and memory, every second time over all tiers, until time is over: `make fuzz`.
 
 python -m tests.engine.fuzz [--seconds 60] [--seed N]      one seed: only that one, to see a failure again
 """
@@ -7,7 +7,10 @@ import argparse
 import random
 import sys
 import time
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
+from tests.engine.tiered import TieredTraffic
 from tests.engine.traffic import Traffic
 
 _EVENTS = 150
@@ -25,12 +28,16 @@ def main() -> int:
     print(f"seeds from {first}", flush=True)
     seed = first
     while True:
-        traffic = Traffic(seed)
-        try:
-            traffic.run(_EVENTS)
-        except BaseException:
-            print(f"failed after {traffic.num_steps} steps: python -m tests.engine.fuzz --seed {seed}", flush=True)
-            raise
+        with TemporaryDirectory() as folder:
+            traffic = TieredTraffic(seed, Path(folder) / "disk", ahead=seed % 4 == 1) if seed % 2 else Traffic(seed)
+            try:
+                traffic.run(_EVENTS)
+            except BaseException:
+                print(f"failed after {traffic.num_steps} steps: python -m tests.engine.fuzz --seed {seed}", flush=True)
+                raise
+            finally:
+                if isinstance(traffic, TieredTraffic):
+                    traffic.world.files.release()
         num_steps += traffic.num_steps
         num_worlds += 1
         num_preemptions += traffic.world.scheduler.roster.num_preemptions
