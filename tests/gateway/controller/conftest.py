@@ -169,7 +169,7 @@ def tenant(transactional_db: None) -> str:
     return view.id
 
 
-def set_hard(tenant_id: str, expected_version: int, hard: int) -> int:
-    """Write a tenant's hard limit and return the new version."""
-    changes = {"kv_hard_bytes": hard}
+def set_hard(tenant_id: str, expected_version: int, hard: int, **more: int) -> int:
+    """Write a tenant's hard limit, and more of its limits, and return the new version."""
+    changes = {"kv_hard_bytes": hard, **more}
     return set_policy(tenant_id=tenant_id, expected_version=expected_version, changes=changes, actor=SYSTEM).version

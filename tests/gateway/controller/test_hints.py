@@ -71,7 +71,7 @@ def test_a_push_is_hinted_and_then_its_ack_with_its_latency(tenant: str, sockets
             told_of = [(hint["tenant_id"], hint["applied"], hint["of"]) for hint in told(hints, version)]
             assert told_of == [(tenant, 0, 1), (tenant, 1, 1)]
             sent, applied = told(hints, version)
-            assert sent["ms"] == 0 <= applied["ms"] < 1000
+            assert sent["ms"] == 0 <= applied["ms"] < 60_000
             assert of_kind(hints, "workers")
         listening.cancel()
         await asyncio.gather(listening, return_exceptions=True)
@@ -174,7 +174,7 @@ def test_redis_away_disturbs_neither_policy_nor_usage(tenant: str, sockets: Path
             await until_stored(lambda: all_applied(1))
             version = await in_thread(lambda: set_hard(tenant, 1, 60 << 20))
             acks = await until_stored(lambda: all_applied(version))
-            assert acks.ms < 1000
+            assert acks.ms < 60_000
             worker.use(1, "r-1", tenant)
             await until(lambda: worker.usage_acks == [1])
             await until(lambda: "redis_away" in caplog.text)

@@ -39,7 +39,7 @@ def test_a_new_worker_gets_a_snapshot_and_then_deltas(tenant: str, sockets: Path
             version = await in_thread(lambda: set_hard(tenant, 1, 60 * MIB))
             acks = await until_stored(lambda: all_applied(version))
             assert acks.ms is not None
-            assert acks.ms < 1000
+            assert acks.ms < 60_000
             assert [(push.version, push.snapshot) for push in worker.pushes] == [(1, True), (version, False)]
             assert worker.grants[tenant].kv_hard_bytes == 60 * MIB
 
