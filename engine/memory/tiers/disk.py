@@ -202,7 +202,7 @@ class DiskTier:
         while host.restless:
             account = next(iter(host.restless))
             if self._ceilings.get(account.owner) and self._is_nearly_full(account):
-                for entry in host.tail(account, _WINDOW):
+                for entry in account.tail(_WINDOW):
                     if not entry.saved and not self._start(entry, now):
                         return
             del host.restless[account]

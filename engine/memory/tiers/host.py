@@ -30,7 +30,6 @@ from engine.step import SlabMove
 
 URGENT_BLOCKS = 32  # that nobody claims and a plan stores: what is worth keeping has mostly been copied ahead
 _WATCHED = 4096  # blocks that have come, until somebody looks
-_SLACK = 64  # stale entries that a ranking may carry beyond as many as it has good ones
 _DEEPER = 1e-6  # seconds of recency that each block before it takes from a block: the end of a prompt goes first
 
 Value = Callable[[AccountOwner, BlockKey, CachedNode], float]
@@ -128,8 +127,7 @@ class HostTier:
             account = self._accounts[owner] = HostAccount(owner)
         self._shares.set_ceiling(account, num_slabs)
         while account.used > num_slabs:
-            entry = self.lowest(account)
-            self.drop(next(iter(account.keys)) if entry is None else entry.key)
+            self.drop((account.lowest(self.worth) or next(iter(account.blocks.values()))).key)
         self._close_if_done(account)
 
     def forget(self, owner: AccountOwner) -> None:
@@ -138,8 +136,8 @@ class HostTier:
         if account is None:
             return
         self._shares.set_ceiling(account, 0)
-        for key in list(account.keys):
-            self.drop(key, erase=True)
+        for entry in list(account.blocks.values()):
+            self.drop(entry.key, erase=True)
         self._close_if_done(account)
 
     def take_dirty(self, limit: int) -> list[SlabId]:
@@ -181,6 +179,10 @@ class HostTier:
     def num_unclaimed(self, keys: Iterable[BlockKey]) -> int:
         """Return how many of these blocks nobody claims yet."""
         return sum(key not in self._claimed for key in keys)
+
+    def claimants(self) -> set[SequenceId]:
+        """Return the sequences for which anything is kept."""
+        return {one.sequence if isinstance(one, Streamed) else one for one in self._claims}
 
     def claims(self, claimant: Claimant) -> Sequence[BlockKey]:
         """Return the blocks that a claimant keeps, in order."""
@@ -409,7 +411,7 @@ class HostTier:
         entry = self._blocks.pop(key)
         self.num_broken += key in self._claimed
         slab, account = entry.slab, entry.account
-        del self._by_slab[slab], account.keys[key]
+        del self._by_slab[slab], account.blocks[slab]
         account.num_idle -= entry.idle
         is_unwritten = slab in self._stores  # what is there may be another's, to be overwritten
         if is_unwritten and not self.slabs.is_held(slab):
@@ -426,30 +428,6 @@ class HostTier:
         return self.value(entry.account.owner, entry.key, entry.node(self._block_size)) - _DEEPER * entry.depth
 
     # ------------------------------------------------------------ who goes
-
-    def lowest(self, account: HostAccount) -> Hosted | None:
-        """Return the account's least valuable idle block, or None."""
-        while account.ranking:
-            value, slab = account.ranking.pop()
-            entry = self._by_slab.get(SlabId(slab))
-            if entry is None or not entry.idle or entry.value != value or entry.account is not account:
-                continue
-            entry.value = self.worth(entry)  # it may be foretold otherwise by now
-            account.ranking.add(entry.value, BlockId(slab))
-            if entry.value == value:
-                return entry
-        return None
-
-    def tail(self, account: HostAccount, count: int) -> list[Hosted]:
-        """Return up to `count` of the account's idle blocks, the first to go first."""
-        found: dict[BlockKey, Hosted] = {}
-        for slab in account.ranking:
-            entry = self._by_slab.get(SlabId(slab))
-            if entry is not None and entry.idle and entry.account is account:
-                found[entry.key] = entry
-                if len(found) >= count:
-                    break
-        return list(found.values())
 
     def _find_slab(self, account: HostAccount, value: float | None, *, is_needed: bool = False) -> SlabId | None:
         """Return a slab for one more block of an account, or None.
@@ -478,7 +456,7 @@ class HostTier:
 
     def _evict(self, account: HostAccount, value: float | None) -> bool:
         """Give up the account's least valuable idle block, if it is worth less than `value`."""
-        entry = self.lowest(account)
+        entry = account.lowest(self.worth)
         if entry is None or (value is not None and entry.value >= value):
             return False
         self.num_evicted += 1
@@ -508,7 +486,7 @@ class HostTier:
 
     def _add(self, entry: Hosted) -> None:
         self._blocks[entry.key] = self._by_slab[entry.slab] = entry
-        entry.account.keys[entry.key] = None
+        entry.account.blocks[entry.slab] = entry
         self._shares.grown(entry.account)
 
     def _be_ready(self, entry: Hosted) -> None:
@@ -531,17 +509,8 @@ class HostTier:
         account.num_idle += idle - entry.idle
         entry.idle = idle
         self._shares.grown(account)
-        if not idle:
-            return
-        entry.value = self.worth(entry)
-        if len(account.ranking) > 2 * account.used + _SLACK:
-            good = [self._by_slab[SlabId(slab)] for slab in {*account.ranking} if self._is_good(account, slab)]
-            account.ranking = type(account.ranking)((one.value, BlockId(one.slab)) for one in good if one is not entry)
-        account.ranking.add(entry.value, BlockId(entry.slab))
-
-    def _is_good(self, account: HostAccount, slab: int) -> bool:
-        entry = self._by_slab.get(SlabId(slab))
-        return entry is not None and entry.idle and entry.account is account
+        if idle:
+            account.rank(entry, self.worth(entry))
 
     def _close_if_done(self, account: HostAccount) -> None:
         if not (account.ceiling or account.used or account.num_claims):
@@ -566,30 +535,12 @@ class HostTier:
         if claims != self._claimed:
             raise InvariantError("a block is claimed by more sequences, or by fewer, than are waiting for it")
         for account in self._accounts.values():
-            self._audit_account(account)
+            claimed = {key for claim in self._claims.values() if claim.account is account for key in claim.keys}
+            account.audit(claimed, self.slabs.is_held)
         if sum(account.used for account in self._accounts.values()) != len(self._blocks):
             raise InvariantError("a block in host memory has no account")
         if sum(account.ceiling for account in self._accounts.values()) != self._shares.total_ceiling:
             raise InvariantError("the ceilings of all accounts are not what they sum up to")
-
-    def _audit_account(self, account: HostAccount) -> None:
-        own = {key: entry for key, entry in self._blocks.items() if entry.account is account}
-        if own.keys() != account.keys.keys():
-            raise InvariantError(f"{account.owner}: blocks in host memory are not those that it counts")
-        ranked = {SlabId(slab) for slab in account.ranking}
-        for key, entry in own.items():
-            free = not self.slabs.is_held(entry.slab) and entry.presence is Presence.READY
-            if entry.idle != (free and key not in self._claimed):
-                raise InvariantError(f"{account.owner}: a block in host memory is idle, or not, and counts otherwise")
-            if entry.idle and entry.slab not in ranked:
-                raise InvariantError(f"{account.owner}: an idle block in host memory can never go")
-        if account.num_idle != sum(entry.idle for entry in own.values()):
-            raise InvariantError(f"{account.owner} counts {account.num_idle} idle blocks in host memory")
-        claimed = {key for claim in self._claims.values() if claim.account is account for key in claim.keys}
-        if account.num_claims != len(claimed):
-            raise InvariantError(f"{account.owner} counts {account.num_claims} claimed blocks, has {len(claimed)}")
-        if account.used > account.ceiling:
-            raise InvariantError(f"{account.owner} has {account.used} slabs, more than {account.ceiling}")
 
 
 _REUSE = ReuseWeighted()
