@@ -9,8 +9,9 @@
     squeezed   where others have a right to its blocks, it gives pieces down to its window before anybody of its tenant
                is preempted, and its tenant's other requests may start on all but a quarter of the tenant's ceiling.
     host room  what is hosted is claimed, within the tenant's ceiling in host memory and all of it. Where that is short,
-               the newest give way: first what is kept there for those that wait, then streamed sequences that run. So
-               does what is kept for those that cannot run. The oldest always goes on: everybody comes to an end.
+               the newest give way: first what is kept there for those that wait, then streamed sequences that run, at
+               the last what is kept for older ones that wait. The oldest that runs always goes on, and where nobody
+               runs the first in line starts: everybody comes to an end.
 
 Requests with several outputs, beam searches, and requests without a namespace are never streamed: their blocks are
 shared, or have no keys. A streamed sequence computes a registered prefix on its own account.
@@ -87,6 +88,8 @@ class Streaming:
         growth = sum(self._growth(one) for one in streamed)
         if expected - window - own + growth <= host.room(account.owner):
             return True
+        if not self._roster.running:
+            return True
         return not streamed and not any(_is_before(one, sequence) for one in self._claimants())
 
     def _growth(self, sequence: SequenceState) -> int:
@@ -96,9 +99,8 @@ class Streaming:
 
     def _claimants(self) -> list[SequenceState]:
         """Return the sequences for which something is kept in host memory."""
-        host = self._memory.host
-        every = self._roster.sequences.values()
-        return [one for one in every if host.has_claim(one.id) or host.has_claim(Streamed(one.id))]
+        sequences = self._roster.sequences
+        return [sequences[one] for one in self._memory.host.claimants()]
 
     # ------------------------------------------------------------ comings and goings
 
@@ -235,7 +237,7 @@ class Streaming:
         return table.chain.keys[table.num_hosted]
 
     def _make_host_room(self, sequence: SequenceState, now: float) -> bool:
-        """Have those give way, newest first, that came after a sequence and have claims in host memory; False: too few.
+        """Have those give way, newest first, that have claims in host memory; False: what is left is older ones'.
 
         They do so only where the sequence has something to move, and their claims are in its way.
         """
@@ -249,14 +251,13 @@ class Streaming:
         return True
 
     def _give_way(self, sequence: SequenceState, now: float) -> bool:
-        """Take what is kept in host memory for one that came after a sequence; False: there is none."""
+        """Take what is kept in host memory for another sequence; False: only for older ones that run."""
         host, roster, tenant = self._memory.host, self._roster, sequence.tenant
         is_own = not host.headroom(tenant.name)  # then only its tenant's claims are in its way
-        later = [one for one in self._claimants() if one is not sequence and not _is_before(one, sequence)]
-        if is_own:
-            later = [one for one in later if one.tenant is tenant]
-        waiting = [one for one in later if one.table is None]
-        victim = max(waiting or later, key=lambda one: one.number, default=None)
+        others = [one for one in self._claimants() if one is not sequence and (one.tenant is tenant or not is_own)]
+        later = [one for one in others if not _is_before(one, sequence)]
+        waiting = [one for one in others if one.table is None]
+        victim = max(set(later).intersection(waiting) or later or waiting, key=lambda one: one.number, default=None)
         if victim is None:
             return False
         if victim.table is not None:
@@ -288,7 +289,7 @@ class Streaming:
 
 
 def _is_before(one: SequenceState, other: SequenceState) -> bool:
-    """Say whether one keeps what it has in host memory, whatever the other needs: it came first, and can run."""
+    """Say whether one came first, and can run."""
     return one.number < other.number and one.state not in (State.PARKED, State.HELD)
 
 
