@@ -2,9 +2,10 @@
 
 import pytest
 
+from engine.memory.tiers.rate import START_RATE, CopyRate
 from engine.request import BlockId, SequenceId, SlabId
 from engine.scheduler.step_time import StepTimeModel, StepWork, chunk_pairs
-from engine.scheduler.swap_cost import START_RATE, CopyRate, SwapCost
+from engine.scheduler.swap_cost import SwapCost
 from engine.step import SequenceStep, SlabMove, StepPlan, StepResult
 
 BLOCK_BYTES = 1_000_000
