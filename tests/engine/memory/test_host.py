@@ -228,6 +228,11 @@ class Machine(RuleBasedStateMachine):
             assert slab not in self.erased
         for slab, one in self.held.items():
             assert self.arena[slab] == one
+        shares, accounts = self.host._shares, list(self.host.accounts())
+        most = [shares.overage(account) for account in accounts if account.num_idle]
+        largest = shares.largest(accounts)
+        assert (largest is None) == (not most)
+        assert largest is None or shares.overage(largest) == max(most)
 
     def findable(self) -> set[BlockKey]:
         """Return what can be loaded."""
