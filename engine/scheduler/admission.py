@@ -317,7 +317,8 @@ class Admission:
             lost = offer.match.num_hosted - num_loaded
             sequence.computed = offer.match.num_tokens - lost * self._limits.block_size
             if not sequence.admitted:
-                memory.tiers.found(sequence.computed, num_loaded, memory.host.num_from_disk - num_from_disk)
+                num_hosted = num_loaded + offer.match.num_streamed
+                memory.tiers.found(sequence.computed, num_hosted, memory.host.num_from_disk - num_from_disk)
         memory.copy_part(table, offer.match)
         if not sequence.admitted:
             sequence.cached_tokens = sequence.computed

@@ -1,9 +1,10 @@
 """Changed limits come into force: who is above them gives back, bit by bit, and nobody's request ends for it.
 
 From the first plan after a change on nothing is granted above the new limits: nothing starts, a sequence that needs a
-block sits out, and a block that is in use takes the place of a cached one. What is above the limits by then goes newest
-sequences first, then cached blocks, and not all at once: 60,000 cached blocks, a large pool's, would hold a step up by
-0.4 s. A plan gives back `BLOCKS_A_PLAN`, some milliseconds' work, and one sequence at least.
+block sits out, and a block that is in use takes the place of a cached one. What is above the limits by then goes piece by
+piece where a sequence is streamed, then newest sequences first, then cached blocks, and not all at once: 60,000 cached
+blocks, a large pool's, would hold a step up by 0.4 s. A plan gives back `BLOCKS_A_PLAN`, some milliseconds' work, and
+one sequence at least.
 
 Beams cannot sit out (searching.py), so a tenant that searches is under its ceiling after the first plan. So is a share
 group: whoever runs on its blocks goes on with blocks of its own.
@@ -15,6 +16,7 @@ from engine.scheduler.intake import HOLD_SECONDS, Intake
 from engine.scheduler.pressure import newest
 from engine.scheduler.roster import Roster
 from engine.scheduler.sequence import SequenceState
+from engine.scheduler.streaming import PIECE_BLOCKS
 from engine.scheduler.tenant import Tenant
 
 AT_ONCE = -1  # in place of a plan's number: who has to go may come back in this very plan, where it fits
@@ -104,6 +106,9 @@ class Enforcement:
                 if sequence.table is not None and sequence.beams is None:  # beams have what they need, or none runs
                     roster.memory.unreserve(sequence.table)
         while tenant.running and (left > 0 or searches) and self._exceeds(tenant):
+            if account.used + account.reserved > account.hard and roster.streaming.squeeze(tenant, now):
+                left -= PIECE_BLOCKS
+                continue
             victim = newest(tenant.running, protected=True)
             assert victim is not None, "there is a running one"
             left -= self._preempt(victim, plan_number, now)

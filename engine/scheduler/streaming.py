@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 AT_ONCE = -1  # in place of a plan's number: who has to go may come back in this very plan, where it fits
 _PIECES = 8  # of what is resident, one goes at a time
-_MOST_BLOCKS = 64  # in a piece: some milliseconds' copying
+PIECE_BLOCKS = 64  # at most: some milliseconds' copying
 _KEPT_SHARE = 4  # of the tenant's ceiling, what a streamed sequence keeps beside its tenant's other requests
 
 
@@ -223,7 +223,7 @@ class Streaming:
         """Move a piece of a sequence's blocks to host memory, as far as there is room; return how many went."""
         table = sequence.table
         assert table is not None, "it runs"
-        count = min(num_movable(table), max(1, min(table.num_resident // _PIECES, _MOST_BLOCKS)))
+        count = min(num_movable(table), max(1, min(table.num_resident // _PIECES, PIECE_BLOCKS)))
         moved = offload(self._memory, table, count, now) if count else 0
         if moved:
             self.started(sequence)
@@ -280,9 +280,9 @@ class Streaming:
             table, account = sequence.table, sequence.tenant.account
             if table is None or account is None or not table.hosted or sequence.remaining > 1:
                 continue
-            size = max(1, min(table.num_resident // _PIECES, _MOST_BLOCKS))
+            size = max(1, min(table.num_resident // _PIECES, PIECE_BLOCKS))
             spare = min(account.hard - account.used - account.reserved, self._memory.available(account))
-            count = min(table.num_hosted, spare - size, _MOST_BLOCKS)
+            count = min(table.num_hosted, spare - size, PIECE_BLOCKS)
             if count >= size and recall(self._memory, table, count, sequence.tokens, now):
                 self.num_moved += 1
                 self.recalled_blocks += count

@@ -239,6 +239,7 @@ def test_a_lowered_ceiling_on_the_device(ahead: bool) -> None:
         world.step()
     allow(world, blocks=12)
     finish(world, sequence)
+    assert world.scheduler.roster.num_preemptions == 0
 
 
 @pytest.mark.parametrize("ahead", [False, True])
