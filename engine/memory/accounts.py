@@ -1,7 +1,7 @@
 """Whose blocks: one account per tenant and share group, with guarantee (soft), ceiling (hard), and what it holds.
 
-Guarantees that do not all fit the pool (an operator has overcommitted it, or it has shrunk) scale down pro rata, so
-that what is guaranteed can be kept.
+Guarantees that come to more than the pool up to its low watermark (an operator has overcommitted it, or it has shrunk)
+scale down pro rata, so that what is guaranteed can be kept, and a reserve is left from which borrowers finish.
 """
 
 from collections.abc import Iterator
@@ -10,6 +10,8 @@ from typing import NamedTuple
 from engine.errors import InvariantError
 from engine.memory.lenders import UNLISTED, Figures, Lenders
 from engine.request import TenantId
+
+LOW_WATERMARK = 0.90  # of the pool; what is above is the reserve
 
 
 class ShareGroupId(NamedTuple):
@@ -133,10 +135,10 @@ class Accounts:
     __slots__ = (
         "_accounts",
         "_by_index",
-        "_capacity",
         "_is_scaled",
         "_lenders",
         "_num_opened",
+        "_room",
         "_spare",
         "_total_asked",
         "_total_soft",
@@ -144,7 +146,7 @@ class Accounts:
 
     def __init__(self, capacity: int) -> None:
         """Start without accounts over a pool of `capacity` blocks."""
-        self._capacity = capacity
+        self._room = int(capacity * LOW_WATERMARK)  # for guarantees
         self._total_asked = 0
         self._total_soft = 0
         self._is_scaled = False
@@ -183,14 +185,14 @@ class Accounts:
         return account
 
     def fit_guarantees(self) -> None:
-        """Scale all guarantees down pro rata if they do not fit the pool together, and back up when they do."""
-        exceeds = self._total_asked > self._capacity
+        """Scale all guarantees down pro rata if they do not fit together, and back up when they do."""
+        exceeds = self._total_asked > self._room
         if not (exceeds or self._is_scaled):
             return
         for account in self:
             account.soft = account.asked_soft
             if exceeds:
-                account.soft = account.asked_soft * self._capacity // self._total_asked
+                account.soft = account.asked_soft * self._room // self._total_asked
         self._total_soft = sum(account.soft for account in self)
         self._is_scaled = exceeds
 

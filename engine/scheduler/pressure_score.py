@@ -22,10 +22,11 @@ the score is worked out of smoothed parts.
 import math
 from typing import NamedTuple
 
+from engine.memory.accounts import LOW_WATERMARK
 from engine.memory.manager import KVMemory
 from engine.scheduler.sequence import SequenceState, State
 
-LOW_WATERMARK, HIGH_WATERMARK = 0.90, 0.95  # of the pool
+HIGH_WATERMARK = 0.95  # of the pool
 WAIT_SECONDS = (0.5, 2.0, 10.0)  # of an interactive, a standard and a batch request: as long as it should wait at most
 SMOOTHING_SECONDS = 0.5
 REFRESH_SECONDS = 0.05  # a look at every account is not due in every step

@@ -96,11 +96,11 @@ def check_guarantees(*, before: int, after: int, others: int, pool: int) -> None
 
 
 def kept_part(guaranteed: int, pool: int) -> float:
-    """Return which part of their guarantees owners get: 1 while all fit the pool, less when more is guaranteed.
+    """Return which part of their guarantees owners get: 1 while all fit the pool up to its low watermark, else less.
 
-    Workers scale the guarantees that they are granted alike, by what all of them together leave of their pool.
+    Workers scale the guarantees that they are granted alike. So the reserve stays, from which borrowers finish.
     """
-    return min(1.0, pool / guaranteed) if guaranteed and pool else 1.0
+    return min(1.0, int(pool * LOW_WATERMARK) / guaranteed) if guaranteed and pool else 1.0
 
 
 def _check(field: str, value: object) -> float | str | bool:

@@ -157,7 +157,7 @@ def test_guarantees_move_with_the_slider(console: Watched) -> None:
     expect(sums.get_by_text("Guarantee more than fits")).to_be_hidden()
     page.keyboard.press("End")
     expect(page.get_by_label("Guaranteed (soft)")).to_have_value("256")  # not above the ceiling
-    expect(sums).to_contain_text(re.compile(r"scales down to 25 %; this one keeps 64\s*MiB"))
+    expect(sums).to_contain_text(re.compile(r"scales down to 22 %; this one keeps 57\.6\s*MiB"))
     button = page.locator("#effect button[type=submit]")
     expect(button).to_have_text("Raise guaranteed KV to 256 MiB")
     expect(button).to_be_disabled()

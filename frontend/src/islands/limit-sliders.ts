@@ -98,8 +98,6 @@ export class LimitSliders extends Island {
     if (percent) percent.textContent = `${Math.round(sum.keptPart * 100)} %`;
     hide(part, "sum-was", sum.after === Number(part.dataset.before));
     hide(part, "overcommit", sum.fits);
-    hide(part, "scales", sum.keptPart >= 1);
-    hide(part, "holds", sum.keptPart < 1);
   }
 }
 

@@ -9,13 +9,13 @@ describe("guarantees while one moves", () => {
     expect(sumWith(250, POOL)).toEqual({ after: 650, fits: true, keptPart: 1, others: 40, own: 25, roomAt: 90, poolAt: 100 });
   });
 
-  it("does not fit above the low watermark, and scales nothing down while the pool still holds all", () => {
-    expect(sumWith(550, POOL)).toMatchObject({ fits: false, keptPart: 1 });
-    expect(sumWith(500, POOL).fits).toBe(true);
+  it("fits up to the low watermark, and scales every guarantee down above it", () => {
+    expect(sumWith(500, POOL)).toMatchObject({ fits: true, keptPart: 1 });
+    expect(sumWith(560, POOL)).toMatchObject({ fits: false, keptPart: 0.9375 });
   });
 
-  it("scales every guarantee down once the pool does not hold them, and draws past the pool's end", () => {
-    expect(sumWith(850, POOL)).toMatchObject({ after: 1250, fits: false, keptPart: 0.8, poolAt: 80, others: 32, own: 68 });
+  it("draws past the pool's end", () => {
+    expect(sumWith(850, POOL)).toMatchObject({ after: 1250, fits: false, keptPart: 0.72, poolAt: 80, others: 32, own: 68 });
   });
 
   it("takes what rises no further, however much is guaranteed", () => {

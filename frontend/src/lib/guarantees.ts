@@ -10,7 +10,7 @@ export interface Guarantees {
 export interface Sum {
   after: number; // all guarantees with the one that moves
   fits: boolean;
-  keptPart: number; // what is left of each guarantee: 1 while all fit the pool
+  keptPart: number; // what is left of each guarantee: 1 while all fit the room
   others: number; // where the parts of the bar lie, in per cent, as the next three
   own: number;
   roomAt: number;
@@ -24,7 +24,7 @@ export function sumWith(own: number, { others, before, room, pool }: Guarantees)
   return {
     after,
     fits: pool === 0 || after <= room || after <= before,
-    keptPart: pool > 0 && after > pool ? pool / after : 1,
+    keptPart: pool > 0 && after > room ? room / after : 1,
     others: per(others),
     own: per(own),
     roomAt: per(room),

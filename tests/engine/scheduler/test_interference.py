@@ -76,13 +76,13 @@ def test_an_operators_lowered_limit_is_the_tenants_own() -> None:
 
 def test_what_a_share_group_borrowed_is_its_own_loss() -> None:
     """A member within its guarantee has to go for a need of another's: the memory was the group's."""
-    world = WatchedWorld(block_size=4, num_blocks=12, budget=64)
-    world.policy("member", soft=4, share_groups=("bank",))
-    world.policy("minnow", soft=8)
+    world = WatchedWorld(block_size=4, num_blocks=11, budget=64)
+    world.policy("member", soft=2, share_groups=("bank",))
+    world.policy("minnow", soft=7)
     world.share("bank", PREFIX, blocks=8, soft=0)
-    world.submit("member", [*PREFIX, 1, 2, 3], 12)
+    world.submit("member", [*PREFIX, 1, 2, 3], 8)
     world.step()
-    world.submit("minnow", 31, 1)
+    world.submit("minnow", 27, 1)
     world.step()
     world.collect()
     assert world.told[Taking(MINNOW, BANK)].num_preemptions == 1

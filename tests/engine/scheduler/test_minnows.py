@@ -38,7 +38,7 @@ def test_a_minnow_passes_a_whale_when_memory_is_short(score: float, goes_first: 
 def test_a_pool_in_full_use_is_pressure_enough() -> None:
     """Nine tenths of the pool in use for good, and a whale's prompt in work: what is small goes first."""
     world = World(num_blocks=61, budget=8)
-    for tenant, soft in (("holder", 46), ("whale", 14), ("minnow", 1)):
+    for tenant, soft in (("holder", 46), ("whale", 7), ("minnow", 1)):
         world.policy(tenant, soft=soft, blocks=61)
     world.submit("holder", 170, 14, namespace=b"")
     for _ in range(22):

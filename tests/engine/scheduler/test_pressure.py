@@ -226,14 +226,16 @@ def test_guarantees_that_do_not_fit_the_pool_scale_down_pro_rata() -> None:
     for tenant, soft in (("a", 24), ("b", 12), ("c", 12)):
         world.policy(tenant, soft=soft, blocks=24)
     accounts = {account.owner: account for account in world.scheduler.memory.accounts}
-    assert [accounts[TenantId(name)].soft for name in "abc"] == [12, 6, 6]
+    assert [accounts[TenantId(name)].soft for name in "abc"] == [10, 5, 5]  # of 21, the pool up to its low watermark
     borrowers = [world.submit("a", 4, 12) for _ in range(8)]
     world.step()
-    guarded = [world.submit("b", 23, 1), world.submit("c", 23, 1)]
+    guarded = [world.submit("b", 19, 1), world.submit("c", 19, 1)]
     world.step()
     assert set(guarded) <= set(world.finished)
     world.run()
     for request in (*borrowers, *guarded):
         world.assert_exact(request)
     world.update(removed=("b", "c"))
-    assert accounts[TenantId("a")].soft == 24
+    assert accounts[TenantId("a")].soft == 21
+    world.policy("a", soft=20, blocks=24)
+    assert accounts[TenantId("a")].soft == 20

@@ -6,9 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from engine.memory.accounts import LOW_WATERMARK
 from engine.request import Priority
 from engine.scheduler.fairness import RANK
 from engine.scheduler.pressure_score import (
+    HIGH_WATERMARK,
     SMOOTHING_SECONDS,
     WAIT_SECONDS,
     WEIGHTS,
@@ -56,7 +58,7 @@ def settled(world: World) -> PressureGauge:
 
 
 def test_caches_that_can_be_taken_make_no_pressure() -> None:
-    """A pool full of what nobody needs is not short of memory; a cache within its guarantee is nobody's to take."""
+    """A pool full of what nobody needs is not short of memory; of a cache within its guarantee the reserve is left."""
     world = World(num_blocks=20, block_size=4, budget=128)
     world.policy("whale")
     world.submit("whale", 76, 4)
@@ -65,9 +67,20 @@ def test_caches_that_can_be_taken_make_no_pressure() -> None:
     assert settled(world).score == 0.0
     world.policy("whale", soft=20)
     gauge = settled(world)
-    assert gauge.use() >= 0.95
+    assert gauge.use() == pytest.approx(LOW_WATERMARK)
+    assert gauge.score == 0.0
+
+
+def test_blocks_in_use_are_pressure() -> None:
+    """What nobody can have up to the last block makes all of its part of the score."""
+    world = World(num_blocks=20, block_size=4, budget=128)
+    world.policy("whale", soft=18)
+    world.submit("whale", 76, 4)
+    world.step()
+    gauge = settled(world)
+    assert gauge.use() >= HIGH_WATERMARK
     assert gauge.parts.use == 1.0
-    assert gauge.score == pytest.approx(WEIGHTS.use)
+    assert gauge.score >= WEIGHTS.use
 
 
 def test_use_counts_from_the_low_watermark_to_the_high_one() -> None:

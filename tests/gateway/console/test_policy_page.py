@@ -225,7 +225,7 @@ def test_overcommit_is_asked_for_and_taken(console: Client, tenant: TenantView, 
     """With the flag a guarantee beyond the room is ready to apply, says what is left of it, and is saved."""
     wanted = form(current(tenant), kv_soft_bytes="2048", kv_hard_bytes="2048") | {"overcommit": "on"}
     effect = console.post(f"{PAGE}effect/", wanted).content.decode()
-    assert "every guarantee keeps 50 %" in effect
+    assert "every guarantee keeps 45 %" in effect
     assert "disabled" not in effect
     assert console.post(PAGE, wanted).status_code == 200
     assert current(tenant).kv_soft_bytes == 2 << 30

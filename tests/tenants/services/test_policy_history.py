@@ -136,11 +136,13 @@ def test_a_trial_changes_limit_by_limit(tenant: TenantView, actor: Actor) -> Non
 def test_guarantees_that_are_oversold_tell_what_is_left(
     tenant: TenantView, make_worker: Callable[..., WorkerView], actor: Actor
 ) -> None:
-    """Up to the whole pool all is kept; beyond it each guarantee gets its part."""
+    """Up to the pool's low watermark all is kept; beyond it each guarantee gets its part, and the reserve stays."""
     assert selectors.overcommitment().factor == 1.0
     make_worker(kv_bytes=1000)
+    change(tenant, actor, kv_soft_bytes=900)
+    assert selectors.overcommitment().factor == 1.0
     change(tenant, actor, kv_soft_bytes=950)
     told = selectors.overcommitment()
-    assert (told.pool_bytes, told.room_bytes, told.guaranteed_bytes, told.factor) == (1000, 900, 950, 1.0)
-    change(tenant, actor, kv_soft_bytes=4000)
+    assert (told.pool_bytes, told.room_bytes, told.guaranteed_bytes, told.factor) == (1000, 900, 950, 900 / 950)
+    change(tenant, actor, kv_soft_bytes=3600)
     assert selectors.overcommitment().factor == 0.25
