@@ -12,16 +12,18 @@ def make_room(roster: Roster, sequence: SequenceState, plan_number: int, now: fl
     """Grow a sequence by one block, preempting where needed; False when it gives way itself, or sits this step out."""
     table = sequence.table
     assert table is not None, "only a running sequence grows"
+    memory, streaming = roster.memory, roster.streaming
     while True:
-        alone = len(roster.running) == 1  # then only idle caches within guarantees can be in its way
-        shortage = roster.memory.grow(table, sequence.computed + 1, now, last_resort=alone)
+        shortage = memory.grow(table, sequence.computed + 1, now)
         if shortage is None:
             return True
         if _is_lowered(sequence.tenant.account, shortage):
             return False
-        streaming = roster.streaming
         if not _is_guaranteed(sequence.tenant.account, shortage) and streaming.give(sequence, now):
             continue
+        alone = len(roster.running) == 1  # then only idle caches within guarantees can be in its way
+        if alone and memory.grow(table, sequence.computed + 1, now, last_resort=True) is None:
+            return True
         victim = _victim(roster, sequence, shortage)
         if victim.tenant is sequence.tenant and (
             streaming.give(sequence, now) or streaming.squeeze(victim.tenant, now)

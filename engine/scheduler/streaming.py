@@ -22,7 +22,6 @@ from typing import TYPE_CHECKING
 from engine.memory.accounts import Account
 from engine.memory.eviction.base import BlockKey
 from engine.memory.streaming import can_offload, num_movable, offload, recall
-from engine.memory.supply import Shortage
 from engine.memory.tiers.host import Streamed
 from engine.scheduler.sequence import SequenceState, State
 from engine.scheduler.sizing import may_stream, window_blocks
@@ -134,12 +133,18 @@ class Streaming:
     # ------------------------------------------------------------ blocks out
 
     def give(self, sequence: SequenceState, now: float) -> bool:
-        """Make room for a sequence by blocks of its tenant's that stream: of the one that has most. False: none can."""
+        """Make room for a sequence by blocks of its tenant's that stream: of the one that has most. False: none can.
+
+        The others keep their shares of what the tenant may have.
+        """
         table, account = sequence.table, sequence.tenant.account
         assert table is not None and account is not None, "it runs"
         if not sequence.streams and not self._becomes(sequence, account):
             return False
-        own = [one for one in sequence.tenant.running if one.streams or one is sequence]
+        share = self._share(account, sequence)
+        own = [
+            one for one in sequence.tenant.running if one is sequence or (one.streams and _num_resident(one) > share)
+        ]
         if any(self._offload(one, now) for one in sorted(own, key=_num_resident, reverse=True)):
             return True
         return self._make_host_room(sequence, now) and self._offload(sequence, now) > 0
@@ -184,32 +189,32 @@ class Streaming:
         """Have slots for the next tokens of a streamed prefill; return for how many, `num_tokens` at most."""
         table, memory = sequence.table, self._memory
         assert table is not None, "it runs"
-        while (missing := memory.blocks_for(sequence.computed + num_tokens) - len(table.blocks)) > 0:
-            shortage = memory.grow(table, sequence.computed + num_tokens, now)
-            if shortage is None:
-                break
+        num_tokens = min(num_tokens, self._share(table.account, sequence) * memory.shape.block_size)
+        while memory.grow(table, sequence.computed + num_tokens, now) is not None:
             if not self.give(sequence, now):
-                self._grow_as_far(sequence, missing, shortage, now)
+                self._grow_as_far(sequence, sequence.computed + num_tokens, now)
                 break
         size = max(0, min(num_tokens, table.capacity - sequence.computed))
         if not size and not self.waits(sequence) and not self._in_flight:
             self._roster.preempt(sequence, self._plan_number, now)  # host memory is others', who came first
         return size
 
-    def _grow_as_far(self, sequence: SequenceState, missing: int, shortage: Shortage, now: float) -> None:
-        """Grow by what can be had without anything being given."""
+    def _grow_as_far(self, sequence: SequenceState, num_tokens: int, now: float) -> None:
+        """Grow by what can be had without anything being given, for `num_tokens` tokens in all at most."""
         table, memory = sequence.table, self._memory
         assert table is not None, "it runs"
-        account = table.account
-        most = account.hard - account.used - account.reserved + table.reserved
-        if shortage is Shortage.POOL:
-            most = min(most, memory.available(account) + table.reserved)
-        alone = len(self._roster.running) == 1
-        count = min(missing, most)
-        if count <= 0 and alone and shortage is Shortage.POOL:
-            count = 1  # of what is cached within guarantees: nobody else can use it now
-        if count > 0:
-            memory.grow(table, (len(table.blocks) + count) * memory.shape.block_size, now, last_resort=alone)
+        account, size = table.account, memory.shape.block_size
+        most = min(account.hard - account.used - account.reserved, memory.available(account)) + table.reserved
+        is_stuck = sequence.computed >= table.capacity and not self._in_flight
+        if most > 0:
+            memory.grow(table, min(num_tokens, (len(table.blocks) + most) * size), now)
+        elif is_stuck and len(self._roster.running) == 1:  # what is cached within guarantees is of use to nobody else
+            memory.grow(table, sequence.computed + 1, now, last_resort=True)
+
+    def _share(self, account: Account, sequence: SequenceState) -> int:
+        """Return the blocks that each of a tenant's streamed sequences may have, this one among them."""
+        others = sum(one.streams and one is not sequence for one in sequence.tenant.running)
+        return max(self._window, self.reach(account) // (1 + others))
 
     def _becomes(self, sequence: SequenceState, account: Account) -> bool:
         """Say whether a running sequence is streamed from here on: what it needs next exceeds what it could have."""
