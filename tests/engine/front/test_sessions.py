@@ -9,7 +9,7 @@ from engine import ipc
 from engine.front.sessions import SessionCalls, SessionError
 from engine.protocol import pb
 from tests.engine.front.client import Client, channel
-from tests.engine.front.conftest import Run, StartWorker
+from tests.engine.front.conftest import Run
 from tests.engine.front.process import WorkerProcess
 from tests.engine.front.scripted_core import COUNT
 
@@ -182,25 +182,38 @@ def test_many_calls_at_once_get_each_its_own_answer(shared_worker: WorkerProcess
     run(story())
 
 
-def test_no_call_hangs_when_the_core_dies(make_worker: StartWorker, run: Run) -> None:
-    """What waits gets UNAVAILABLE at once, so does what comes before the next core; then calls are answered again."""
-    worker = make_worker(SCRIPTED_LOADING_SECONDS="1").start()
+def test_no_call_hangs_when_the_core_dies(worker: WorkerProcess, run: Run) -> None:
+    """What waits gets UNAVAILABLE at once; the next core answers calls again."""
 
     async def story() -> None:
         async with channel(worker.address) as client:
-            with pytest.raises(grpc.aio.AioRpcError) as early:
-                await client.stub.ListSessions(
-                    pb.SessionQuery(tenant="t"), metadata=client.metadata, timeout=60, wait_for_ready=True
-                )
-            assert early.value.code() is grpc.StatusCode.UNAVAILABLE
-            await asyncio.to_thread(worker.wait_ready)
             waiting = asyncio.ensure_future(ask(client, "silent"))
-            calls = [waiting, *(asyncio.ensure_future(ask(client, "deadly")) for _ in range(2))]
-            for result in await asyncio.gather(*calls, return_exceptions=True):
+            deadly = asyncio.ensure_future(ask(client, "deadly"))
+            for result in await asyncio.gather(waiting, deadly, return_exceptions=True):
                 assert isinstance(result, grpc.aio.AioRpcError)
                 assert result.code() is grpc.StatusCode.UNAVAILABLE
             await asyncio.to_thread(worker.wait_ready, 2)
             assert (await ask(client, "t")).num_sessions == 0
+
+    run(story())
+
+
+def test_no_call_waits_for_a_core_that_starts(run: Run) -> None:
+    """UNAVAILABLE at once, before the first core is ready and after one is lost; nothing is sent."""
+
+    async def story() -> None:
+        sent: list[ipc.ToCore] = []
+        calls = SessionCalls(sent.append)
+        query = pb.SessionQuery(tenant="t")
+        with pytest.raises(SessionError, match="starting: try again soon") as early:
+            await calls.list(query)
+        assert early.value.code is grpc.StatusCode.UNAVAILABLE
+        calls.core_ready()
+        calls.core_lost("it is gone")
+        calls.prefetch(pb.Prefetch(tenant="t", session="s"))
+        with pytest.raises(SessionError, match="it is gone: try again soon"):
+            await calls.list(query)
+        assert not sent
 
     run(story())
 
