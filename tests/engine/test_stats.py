@@ -97,16 +97,16 @@ def collected(world: World) -> ipc.StatsFrame:
 
 
 def test_a_tenants_service_wait_and_losses_cross_the_link() -> None:
-    """A whale of weight 2 borrows eight blocks, loses a place to the minnow's guarantee, and waits for it."""
+    """A whale of weight 2 borrows ten blocks, loses a place to the minnow's guarantee, and waits for it."""
     world = World(num_blocks=20, block_size=4, budget=128)
-    world.policy("whale", soft=11, weight=2.0)
+    world.policy("whale", soft=10, weight=2.0)
     world.policy("minnow", soft=8)
     world.scheduler.roster.tenant(TenantId("whale")).lengths = ShortOutputs()
     for _ in range(2):
         world.submit("whale", 38, 8)
     world.step(1.0)
     (whale, _) = collected(world).tenants
-    assert (whale.kv_borrowed_bytes, whale.above_soft_seconds, whale.weight) == (9 * BLOCK_BYTES, 1.0, 2.0)
+    assert (whale.kv_borrowed_bytes, whale.above_soft_seconds, whale.weight) == (10 * BLOCK_BYTES, 1.0, 2.0)
     assert whale.service == 2 * 38 + 2 * 2
     world.submit("minnow", 31, 1)
     world.step(1.0)
