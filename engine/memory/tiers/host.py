@@ -184,10 +184,6 @@ class HostTier:
         """Return the sequences for which anything is kept."""
         return {one.sequence if isinstance(one, Streamed) else one for one in self._claims}
 
-    def claimants(self) -> set[SequenceId]:
-        """Return the sequences for which anything is kept."""
-        return {one.sequence if isinstance(one, Streamed) else one for one in self._claims}
-
     def claims(self, claimant: Claimant) -> Sequence[BlockKey]:
         """Return the blocks that a claimant keeps, in order."""
         claim = self._claims.get(claimant)
