@@ -1,10 +1,10 @@
 """Changed limits come into force: who is above them gives back, bit by bit, and nobody's request ends for it.
 
 From the first plan after a change on nothing is granted above the new limits: nothing starts, a sequence that needs a
-block sits out, and a block that is in use takes the place of a cached one. What is above the limits by then goes piece by
-piece where a sequence is streamed, then newest sequences first, then cached blocks, and not all at once: 60,000 cached
-blocks, a large pool's, would hold a step up by 0.4 s. A plan gives back `BLOCKS_A_PLAN`, some milliseconds' work, and
-one sequence at least.
+block sits out, and a block that is in use takes the place of a cached one. What is above the limits by then goes piece
+by piece where a sequence is streamed, then newest sequences first, then cached blocks, and not all at once: 60,000
+cached blocks, a large pool's, would hold a step up by 0.4 s. A plan gives back `BLOCKS_A_PLAN`, some milliseconds'
+work, and one sequence at least.
 
 Beams cannot sit out (searching.py), so a tenant that searches is under its ceiling after the first plan. So is a share
 group: whoever runs on its blocks goes on with blocks of its own.
