@@ -29,6 +29,8 @@ class GatewayConfig:
     engine_ca: str = ""  # ENGINE_TLS_CA: PEM file; set: workers are dialled with TLS
     allowed_hosts: tuple[str, ...] = ("127.0.0.1", "localhost", "[::1]")  # ALLOWED_HOSTS: comma separated
     public_url: str = ""  # PUBLIC_URL: what users see; empty: http://127.0.0.1:PORT
+    engine_state_dir: str = ""  # ENGINE_STATE_DIR: of a worker on this machine, for the training of its reuse predictor
+    train_seconds: int = 60  # TRAIN_SECONDS: of a processor that this may take, once a day; 0: no training
     drain_seconds: int = 60  # DRAIN_SECONDS: how long a stopping web process lets streams finish
 
     @classmethod
@@ -50,6 +52,8 @@ class GatewayConfig:
             raise ConfigError(f"PORT={config.port}: choose a port from 1 to 65535")
         if config.web_workers < 1:
             raise ConfigError(f"WEB_WORKERS={config.web_workers}: at least 1")
+        if not 0 <= config.train_seconds <= 3600:
+            raise ConfigError(f"TRAIN_SECONDS={config.train_seconds}: from 1 to 3600, or 0 for no training")
         return config
 
     @property

@@ -131,6 +131,9 @@ SPECTACULAR_SETTINGS = {
     },
 }
 
+ENGINE_STATE_DIR = _config.engine_state_dir  # both for the training of the reuse predictor
+TRAIN_SECONDS = _config.train_seconds
+
 CELERY_BROKER_URL = REDIS_URL if REDIS_URL.startswith("redis") else REDIS_URL.replace("unix://", "redis+socket://", 1)
 CELERY_TASK_IGNORE_RESULT = True
 CELERY_TASK_ACKS_LATE = True

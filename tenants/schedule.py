@@ -24,4 +24,5 @@ CELERY_BEAT_SCHEDULE: dict[str, Entry] = {
     "sweep-series": _every(3600.0, "sweep_series"),
     "sweep-outbox": _every(3600.0, "sweep_outbox"),
     "sweep-sessions": _every(6 * 3600.0, "sweep_sessions"),
+    "train-reuse-predictor": _every(86_400.0, "train_reuse_predictor"),
 }

@@ -2,9 +2,10 @@
 
 import structlog
 from celery import shared_task
+from django.conf import settings
 from django.core.management import call_command
 
-from tenants.services import boosts, series, sessions, upkeep
+from tenants.services import boosts, series, sessions, training, upkeep
 
 log = structlog.get_logger(__name__)
 
@@ -55,3 +56,12 @@ def sweep_outbox() -> int:
 def sweep_sessions() -> None:
     """Delete expired browser sessions."""
     call_command("clearsessions")
+
+
+@shared_task
+def train_reuse_predictor() -> str:
+    """Have the worker's reuse predictor learn from its trace; returns how that went."""
+    done = training.train(settings.ENGINE_STATE_DIR, settings.TRAIN_SECONDS)
+    told = log.error if done.outcome == "failed" else log.info
+    told(f"reuse_training_{done.outcome}", reason=done.reason, metrics=done.metrics)
+    return done.outcome

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from engine.errors import InvariantError
 from engine.memory.eviction.base import BlockKey
+from engine.memory.eviction.returns import Returns
 from engine.memory.sessions import Session, Sessions
 from engine.memory.sessions_record import to_record
 from engine.policy import TenantPolicy
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
 _EXPIRED_A_STEP = 16  # sessions let go in one step
 _MIN_KEYS = 1 << 16  # that all sessions may keep, however little there is to keep blocks in
 _KEYS_A_BLOCK = 4  # the same for each block that a tier has room for: sessions share blocks, and some are gone
+_GUESSES_A_STEP = 4  # sessions brought up because they are likely to go on soon
 _KEYS_A_STEP = 1024  # looked up for lists in one step: one or two milliseconds
 
 
@@ -130,6 +132,7 @@ class Parking:
         self._roster = roster
         self._tiers = tiers
         self._restoring = Restoring(self.sessions, tiers)
+        self._returns: Returns[tuple[TenantId, str]] = Returns()
         self._active: dict[tuple[TenantId, str], dict[SequenceState, None]] = {}
         self._deferred: list[SessionCall] = []  # until their tenant's sessions are restored
         self._listings: deque[_Listing] = deque()
@@ -158,6 +161,7 @@ class Parking:
         if not request.session:
             return
         self._active.setdefault((request.tenant, request.session), {})[sequence] = None
+        self._returns.began((request.tenant, request.session), self.wall())
         session = self.sessions.get(request.tenant, request.session)
         if session is not None:
             self.sessions.touch(session, self.wall())
@@ -183,6 +187,7 @@ class Parking:
             return
         if sequence.admitted:
             self._park(sequence)
+            self._await(request.tenant, request.session)
         elif (session := self.sessions.get(request.tenant, request.session)) is not None:
             self._write_down(session)  # its time has run anew
 
@@ -222,6 +227,8 @@ class Parking:
                 self.take(call, now)
         for session in self.sessions.take_expired(wall, _EXPIRED_A_STEP, self._is_active):
             self._let_go(session)
+        for tenant, name in self._returns.candidates(wall, _GUESSES_A_STEP):
+            self._prefetch(self.sessions.get(tenant, name))
         if self._listings:
             self._look()
         self._hear_of_erasures()
@@ -258,8 +265,15 @@ class Parking:
         self._write_down(session)
         return session
 
+    def _await(self, tenant: TenantId, name: str) -> None:
+        """Have a session that nothing runs of wait for its next turn."""
+        session = self.sessions.get(tenant, name)
+        if session is not None and not self._is_active(session):
+            self._returns.ended((tenant, name), session.num_turns, self.wall())
+
     def _let_go(self, session: Session) -> None:
         """Keep a session no longer: what it alone has kept is the first to go."""
+        self._returns.forget((session.tenant, session.name))
         own = self.sessions.remove(session)
         self._tiers.demote(session.tenant, own)
         self._tiers.drop_session(session.tenant, session.name)
@@ -311,6 +325,7 @@ class Parking:
     def _erase(self, change: SessionChange, session: Session) -> None:
         view = self._view(session, Place())
         own = self.sessions.remove(session)
+        self._returns.forget((session.tenant, session.name))
         for listing in self._listings:  # those that were asked for before
             if session in listing.left:
                 listing.left.remove(session)
