@@ -22,7 +22,8 @@ def configure_logs(worker_id: str) -> None:
     renderer = structlog.processors.JSONRenderer()
     structlog.configure(
         processors=[*processors, renderer],
-        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+        # One write a line, its end included: the core writes to the same file.
+        logger_factory=structlog.WriteLoggerFactory(sys.stderr),
         cache_logger_on_first_use=False,
     )
     formatter = structlog.stdlib.ProcessorFormatter(

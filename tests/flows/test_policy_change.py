@@ -65,7 +65,8 @@ def operator(product: RunningProduct) -> Iterator[Operator]:
     with operator.http:
         before = operator.policy()
         yield operator
-        restored = operator.change(operator.policy()["version"], kv_hard_bytes=before["kv_hard_bytes"])
+        changes = {name: before[name] for name in ("kv_hard_bytes", "host_bytes")}
+        restored = operator.change(operator.policy()["version"], **changes)
         operator.applied(restored["version"])
 
 
@@ -107,7 +108,7 @@ def test_an_operator_lowers_a_limit_live(
 
     stream = chat(minnow, model, "hello", max_tokens=200, stream=True, stream_options={"include_usage": True})
     next(stream)
-    changed = operator.change(before["version"], kv_hard_bytes=LOW_BYTES)
+    changed = operator.change(before["version"], kv_hard_bytes=LOW_BYTES, host_bytes=0)  # nor stream the rest
     assert changed["version"] > before["version"]
     acks = operator.applied(changed["version"])
     assert (acks["applied"], acks["of"]) == (1, 1)
