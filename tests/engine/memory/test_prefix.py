@@ -252,3 +252,37 @@ def test_audit_finds(break_it: Callable[[PrefixTree], object]) -> None:
     break_it(planted.tree)
     with pytest.raises(InvariantError):
         planted.tree.audit()
+
+
+def test_what_is_uprooted_is_found_and_keeps_its_place() -> None:
+    """A parent may leave before what continues it, if that hangs from a root of its own; it may come back, too."""
+    planted = Planted()
+    tokens = list(range(16))
+    blocks, chain = planted.put(tokens), planted.chain(tokens)
+    planted.tree.uproot_children(blocks[1])
+    planted.tree.audit()
+    assert planted.tree.parent(blocks[2]) is None
+    assert planted.tree.content(blocks[2])[:2] == (chain.keys[2], chain.keys[1])
+    assert planted.tree.remove(blocks[1]) == (chain.keys[1], blocks[0])
+    planted.tree.audit()
+    assert planted.tree.find(chain.keys, 4) == blocks[:1]
+    again = planted.put(tokens[:8])[1]
+    assert planted.tree.find(chain.keys, 4) == [blocks[0], again, *blocks[2:]]
+    assert planted.tree.node(blocks[3], 0).depth == 3
+    for block in (blocks[3], blocks[2], again, blocks[0]):
+        planted.tree.remove(block)
+        planted.tree.audit()
+
+
+def test_a_block_may_join_below_a_key_that_is_not_there() -> None:
+    """Its depth is given; brothers find the same root."""
+    planted = Planted()
+    tokens = list(range(12))
+    chain = planted.chain(tokens)
+    for block, index in ((BlockId(7), 2), (BlockId(9), 2)):
+        key = chain.keys[index] if block == 7 else BlockKey(bytes(32))
+        planted.tree.insert(key, block, chain.keys[1], token_ids=tokens[8:12], account=0, depth=2)
+        planted.tree.start_with(block, 0, 0.0)
+    planted.tree.audit()
+    assert planted.tree.node(BlockId(7), 0).num_tokens == 12
+    assert planted.tree.parent(BlockId(9)) is None
