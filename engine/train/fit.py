@@ -17,13 +17,13 @@ from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits
 
 from engine.memory.eviction.features import NAMES, VERSION
-from engine.memory.eviction.model import Weights
+from engine.memory.eviction.model import FAR, Weights
 from engine.train.examples import Examples
 
 WIDTH = 16
 EDGES = (0, 15, 30, 45, 60, 75, 90, 120, 150, 180, 240, 300, 360, 480, 600, 780, 960, 1200, 1500, 1920, 2400, 3000)
 LATER_EDGES = (3840, 7680, 15_360, 30_720, 61_440, 122_880, 245_760)
-_BATCH = 2048
+_MOST_BATCH, _LEAST_BATCH, _BATCHES = 2048, 128, 64  # of an epoch, if there are not more examples than that
 _EPOCHS = 8
 _RATE, _DECAY = 4e-3, 1e-2
 _PRIOR_EVENTS = 0.5
@@ -68,18 +68,19 @@ def fit(examples: Examples, *, without: tuple[str, ...], block_size: int, deadli
     spread = examples.rows.std(0)
     used &= spread > 1e-6
     scale = np.where(used, spread, 1.0)
-    rows = torch.from_numpy(np.float32((examples.rows - mean) / scale * used))
+    rows = torch.from_numpy(np.clip((examples.rows - mean) / scale * used, -FAR, FAR).astype(np.float32))
     events, at_risk = (torch.from_numpy(one) for one in intervals(examples))
     network = Network(len(NAMES))
     total = events.sum(0), at_risk.sum(0)
     base = nn.Parameter(torch.log((total[0] + _PRIOR_EVENTS) / (total[1] - total[0] + 2 * _PRIOR_EVENTS)))
-    steps = _EPOCHS * -(-len(rows) // _BATCH)
+    batch = min(_MOST_BATCH, max(_LEAST_BATCH, len(rows) // _BATCHES))
+    steps = _EPOCHS * -(-len(rows) // batch)
     optimizer = torch.optim.AdamW([*network.parameters(), base], lr=_RATE, weight_decay=_DECAY)
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 3 * _RATE, total_steps=steps + 1)
     loss, epochs = 0.0, 0
     for _ in range(_EPOCHS):
         sums = 0.0
-        for chosen in torch.split(torch.randperm(len(rows), generator=generator), _BATCH):
+        for chosen in torch.split(torch.randperm(len(rows), generator=generator), batch):
             logits = base + network(rows[chosen]).unsqueeze(-1)
             costs = binary_cross_entropy_with_logits(logits, events[chosen].sign(), reduction="none")
             cost = (costs * at_risk[chosen]).sum() / at_risk[chosen, 0].sum()

@@ -8,7 +8,7 @@ whoever is in force and whatever else evicts blocks: limits of tenants, erasure,
 A predictor loses its place when LRU hit more in a window by over 0.2 % of the look-ups, and gets it back when it hits
 more. Each time that it loses, it has to hit more for twice as many windows before it is trusted again, 15 at most: who
 plays with the guard, by changing habits as soon as it has followed, gains less and less. A place that was held well for
-as many windows makes good for one loss.
+as many windows makes good for one loss. Between predictors the record of some windows decides: one alone is chance.
 """
 
 from collections.abc import Sequence
@@ -23,14 +23,16 @@ _FIRST_WINDOW = 1024  # sampled look-ups
 _WINDOWS_OF_CAPACITY = 2  # a window sees so many times what a ghost holds: less would judge the past
 _MOST_LOSSES = 4
 _TRUST = 15  # windows
+_FADING = 0.8  # of a record, with each window
 
 
 class _Contestant:
-    __slots__ = ("ghost", "hits", "losses", "wins")
+    __slots__ = ("ghost", "hits", "losses", "record", "wins")
 
     def __init__(self) -> None:
         self.ghost = GhostCache()
         self.hits = 0  # in this window
+        self.record = 0.0  # hits beyond those of LRU, in windows that fade
         self.wins = 0  # windows in a row in which it hit more than LRU
         self.losses = 0  # of its place
 
@@ -118,19 +120,19 @@ class Contest:
         slack = _SLACK * self._num_seen
         for number, one in enumerate(predictors, start=1):
             one.wins = one.wins + 1 if one.hits > lru.hits else 0
+            one.record = _FADING * one.record + (one.hits - lru.hits)
             if number == self.in_force:
-                self._try_place(number, one, is_lost=lru.hits > one.hits + slack)
-        best = max(
-            (number for number, one in enumerate(self._contestants) if number == LRU or one.is_trusted),
-            key=lambda number: self._contestants[number].hits,
-        )
-        held = self._contestants[self.in_force]
-        needed = slack if self.in_force != LRU else 0
-        if self._contestants[best].hits > held.hits + needed:
+                self._try_place(one, is_lost=lru.hits > one.hits + slack)
+        trusted = [number for number, one in enumerate(self._contestants) if number != LRU and one.is_trusted]
+        best = max(trusted, key=lambda number: self._contestants[number].record, default=LRU)
+        if self.in_force == LRU:
+            if best != LRU and self._contestants[best].hits > lru.hits:
+                self.in_force = best
+        elif self._contestants[best].record > self._contestants[self.in_force].record + slack:
             self.in_force = best
         self._begin()
 
-    def _try_place(self, number: int, one: _Contestant, *, is_lost: bool) -> None:
+    def _try_place(self, one: _Contestant, *, is_lost: bool) -> None:
         if is_lost:
             one.losses, one.wins = min(one.losses + 1, _MOST_LOSSES), 0
             self.in_force = LRU

@@ -23,6 +23,8 @@ NAMES = (
     "depth",  # blocks before this one: logarithm
     "turn",  # of the conversation: logarithm of one more
     "turn_share",  # of the first five
+    "beginning_hits",  # of the last block of the known beginning: logarithm of one more
+    "known_share",  # of the prompt's blocks, those of the known beginning
     "gap",  # since it was last asked for: logarithm of seconds; -0.2 where it was never
     "hour_sine",  # of the hour of day, UTC
     "hour_cosine",
@@ -51,7 +53,9 @@ def rows(sight: Sight, moment: Moment) -> Floats:
     result[:, 6] = np.log1p(np.arange(count, dtype=np.float32))
     result[:, 7] = np.log1p(sight.turn)
     result[:, 8] = min(sight.turn, 5) / 5
-    result[:, 9] = np.where(sight.gap < 0, np.float32(-0.2), np.log1p(np.maximum(sight.gap, 0)) / 5)
+    result[:, 9] = np.log1p(float(sight.hits[sight.num_known - 1])) if sight.num_known else 0
+    result[:, 10] = sight.num_known / count
+    result[:, 11] = np.where(sight.gap < 0, np.float32(-0.2), np.log1p(np.maximum(sight.gap, 0)) / 5)
     angle = 2 * np.pi * moment.day_seconds / DAY_SECONDS
-    result[:, 10:] = np.sin(angle), np.cos(angle), moment.reuse_rate
+    result[:, 12:] = np.sin(angle), np.cos(angle), moment.reuse_rate
     return result

@@ -1,6 +1,6 @@
 """A trained predictor: a small network over the features of a block, evaluated with numpy.
 
-    score = tanh((row - mean) / scale · inner + inner_bias) · outer + outer_bias
+    score = tanh(clip((row - mean) / scale, ±FAR) · inner + inner_bias) · outer + outer_bias
 
 `python -m engine.train` makes it; it travels as JSON of some kilobytes. A model for other features or for blocks of
 another size is refused: its numbers would mean something else.
@@ -20,6 +20,7 @@ from engine.memory.eviction.sightings import Bytes, Floats, to_bytes
 
 MOST_BYTES = 1 << 20  # of a file
 MOST_AGE_SECONDS = 30 * 86_400.0  # habits change
+FAR = 5.0  # deviations: what is further from anything seen is as good as that far
 _MOST_WIDTH = 64
 _MOST_WEIGHT = 1e6
 
@@ -64,20 +65,19 @@ class ReuseModel:
         fits = fits and len(weights.inner_bias) == width and all(len(row) == width for row in weights.inner)
         if not fits or not 1 <= width <= _MOST_WIDTH:
             raise ModelProblem("its weights do not fit together")
+        if not min(weights.scale) > 0:
+            raise ModelProblem("a scale is not above 0")
         self.weights = weights
         self.seconds = weights.seconds
         numbers = np.concatenate([np.ravel(one) for one in self._arrays])
-        if not (np.isfinite(numbers).all() and np.abs(numbers).max() <= _MOST_WEIGHT and min(weights.scale) > 0):
+        if not (np.isfinite(numbers).all() and np.abs(numbers).max() <= _MOST_WEIGHT):
             raise ModelProblem("a weight is out of range")
 
     @cached_property
-    def _arrays(self) -> tuple[Floats, Floats, Floats, Floats]:
-        """Mean and scale folded into the inner layer: one product less."""
+    def _arrays(self) -> tuple[Floats, ...]:
         one = self.weights
-        inner = np.array(one.inner, np.float64) / np.array(one.scale, np.float64)[:, None]
-        bias = np.array(one.inner_bias, np.float64) - np.array(one.mean, np.float64) @ inner
-        outer, last = np.array(one.outer, np.float32), np.array([one.outer_bias], np.float32)
-        return inner.astype(np.float32), bias.astype(np.float32), outer, last
+        layers = (one.mean, one.scale, one.inner, one.inner_bias, one.outer, one.outer_bias)
+        return tuple(np.array(layer, np.float32) for layer in layers)
 
     def scores(self, rows: Floats) -> Floats:
         """Return the logarithm of how much likelier than usual each block is to come back.
@@ -85,8 +85,9 @@ class ReuseModel:
         Args:
             rows: [blocks, features].
         """
-        inner, bias, outer, last = self._arrays
-        result: Floats = np.tanh(rows @ inner + bias) @ outer + last
+        mean, scale, inner, inner_bias, outer, outer_bias = self._arrays
+        near = np.clip((rows - mean) / scale, -FAR, FAR)
+        result: Floats = np.tanh(near @ inner + inner_bias) @ outer + outer_bias
         return result
 
     def judge(self, view: View) -> Bytes:

@@ -55,7 +55,7 @@ class Sightings:
 
     def __init__(self) -> None:
         self._set(np.zeros(FIRST_CELLS, np.uint64))
-        self._num_new = 0  # names that had no cell, since the table last grew
+        self._num_new = 0  # names that had no cell
 
     @property
     def num_cells(self) -> int:
@@ -82,6 +82,7 @@ class Sightings:
 
     def note(self, names: Words, sight: Sight, now: float, classes: Bytes, scores: Sequence[Bytes]) -> None:
         """Remember that a prompt was asked for: what was seen of it before, and what is foretold of it."""
+        self._count(int((sight.gap < 0).sum()))
         cells = _marks(names) << _MARK | classes.astype(np.uint64) << _CLASS
         cells |= sight.turns.astype(np.uint64) << _TURN | sight.hits.astype(np.uint64) << _HITS
         cells |= np.uint64(int(now) & _SECONDS)
@@ -90,7 +91,6 @@ class Sightings:
                 np.uint64(NO_SCORE << place) if number >= len(scores) else scores[number].astype(np.uint64) << place
             )
         self._cells[(names & self._mask)[::-1]] = cells[::-1]  # of two in one cell the first one of the prompt stays
-        self._count(int((sight.gap < 0).sum()))
 
     def recall(self, key: BlockKey) -> int | None:
         """Return the number of earlier uses that a key's newest one had; None for an unknown key."""
@@ -107,27 +107,22 @@ class Sightings:
         name = int.from_bytes(key[:8], "little")
         model = self._cell(int.from_bytes(before[:8], "little")) if before is not None else 0
         kept = model & _FORETOLD if model else _UNFORETOLD
-        self._view[name & int(self._mask)] = _mark(name) << _MARK | kept | int(now) & _SECONDS
         self._count(1)
-
-    def last_use(self, key: BlockKey, now: float) -> float | None:
-        """Return the seconds since a key was last asked for; None for an unknown one."""
-        cell = self._cell(int.from_bytes(key[:8], "little"))
-        return float(int(now) - (cell & _SECONDS) & _SECONDS) if cell else None
+        self._view[name & int(self._mask)] = _mark(name) << _MARK | kept | int(now) & _SECONDS
 
     def _cell(self, name: int) -> int:
         cell = self._view[name & int(self._mask)]
         return cell if cell >> _MARK == _mark(name) else 0
 
     def _count(self, num_new: int) -> None:
+        """Make room for new names, before they are written."""
         self._num_new += num_new
-        if self._num_new > self.num_cells // 2 and self.num_cells < FLOOR_CELLS:
+        while 2 * self._num_new > self.num_cells and self.num_cells < FLOOR_CELLS:
             self._grow()
 
     def _grow(self) -> None:
         # A name's cell in the doubled table is its old one or that one's copy; the other copy is soon overwritten.
         self._set(np.concatenate((self._cells, self._cells)))
-        self._num_new = 0
 
     def _set(self, cells: Words) -> None:
         self._cells = cells

@@ -38,26 +38,28 @@ class HitRate(NamedTuple):
 
 def simulate(trace: Sequence[Prompt], capacity: int, order: EvictionOrder, *, warm_up: int = 0) -> HitRate:
     """Return the hit rate of a cache of `capacity` blocks, not counting the first `warm_up` prompts."""
-    cache = _Cache(order, capacity)
-    found = asked = 0
-    for number, prompt in enumerate(trace):
-        hits = cache.serve(prompt)
-        if number >= warm_up:
-            found += hits
-            asked += len(prompt.blocks)
-    return HitRate(found, asked)
+    return _rate(trace, finds(trace, capacity, order), warm_up)
 
 
 def belady(trace: Sequence[Prompt], capacity: int, *, warm_up: int = 0) -> HitRate:
-    """Return the best hit rate there is: what is needed again last, or never, goes first (Belady, 1966)."""
+    """Return the best hit rate there is; see `belady_finds`."""
+    return _rate(trace, belady_finds(trace, capacity), warm_up)
+
+
+def finds(trace: Sequence[Prompt], capacity: int, order: EvictionOrder) -> list[int]:
+    """Return for each prompt how many of its blocks a cache of `capacity` blocks finds."""
+    cache = _Cache(order, capacity)
+    return [cache.serve(prompt) for prompt in trace]
+
+
+def belady_finds(trace: Sequence[Prompt], capacity: int) -> list[int]:
+    """Return the same of the oracle: what is needed again last, or never, goes first (Belady, 1966)."""
     next_use = _next_uses(trace)
     held: dict[int, int] = {}
     heap: list[tuple[int, int, int]] = []
-    found = asked = 0
+    found: list[int] = []
     for number, prompt in enumerate(trace):
-        if number >= warm_up:
-            found += _prefix(prompt.blocks, held)
-            asked += len(prompt.blocks)
+        found.append(_prefix(prompt.blocks, held))
         for depth, block in enumerate(prompt.blocks):
             held[block] = use = next_use[number][depth]
             heapq.heappush(heap, (-use, -depth, block))
@@ -65,7 +67,7 @@ def belady(trace: Sequence[Prompt], capacity: int, *, warm_up: int = 0) -> HitRa
             use, _, block = heapq.heappop(heap)
             if held.get(block) == -use:
                 del held[block]
-    return HitRate(found, asked)
+    return found
 
 
 def block_key(block: int) -> BlockKey:
@@ -159,6 +161,10 @@ class _Cache:
             parent.children -= 1
             if not parent.children:
                 self._offer(parent)
+
+
+def _rate(trace: Sequence[Prompt], found: Sequence[int], warm_up: int) -> HitRate:
+    return HitRate(sum(found[warm_up:]), sum(len(prompt.blocks) for prompt in trace[warm_up:]))
 
 
 def _prefix(blocks: Sequence[int], held: Container[int]) -> int:
