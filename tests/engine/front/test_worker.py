@@ -100,10 +100,11 @@ def test_core_killed_in_mid_stream(make_worker: StartWorker, run: Run) -> None:
     async def story() -> None:
         async with channel(engine.address) as client:
             await client.use_policy()
+            os.setpriority(os.PRIO_PROCESS, engine.core_pid, 19)  # or it might be done before this process has its turn
             stream = client.generate()
             numbers = [await stream.submit([1, 5, 9], request_id=f"long-{i}", sampling=LONG) for i in range(4)]
             for number in numbers:
-                await stream.tokens(number, 10)
+                await stream.tokens(number, 1)
             os.kill(engine.core_pid, signal.SIGKILL)
             control = client.control()
             for index, number in enumerate(numbers):
