@@ -3,7 +3,7 @@
     cell   mark 12 | score 8 | score 8 | class 8 | turn 4 | hits 4 | last use 20       bits; the mark is never 0
 
 There is one cell for a key, and the newest key to want a cell gets it. With c cells a key is still known with
-probability exp(-n / c) after n others. There are 1.3 to 2.7 cells for each cached block, and up to 65,536 for an
+probability exp(-n / c) after n others. There are one to two cells for each cached block, and up to 65,536 for an
 account with fewer: a small cache must remember far more than it holds, or it would learn that nothing ever comes back.
 A wrong key is taken for a known one in one of 4,095 look-ups, which costs a block some undeserved recency and nothing
 else.
@@ -64,7 +64,7 @@ class Sightings:
 
     def fit(self, num_blocks: int) -> None:
         """Have room for a cache of `num_blocks` blocks."""
-        while 3 * self.num_cells < 4 * num_blocks:
+        while self.num_cells < num_blocks:
             self._grow()
 
     def look(self, names: Words, now: float) -> Sight:
