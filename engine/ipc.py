@@ -228,10 +228,7 @@ class TierTraffic(msgspec.Struct, frozen=True, kw_only=True):
     blocks: int
     bytes: int
     seconds: float
-    latencies: list[int]  # 13 counts; the bounds are LATENCY_MS
-
-
-LATENCY_MS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000)
+    latencies: list[int]  # 13 counts; the bounds are in the protocol
 
 
 class TenantUse(msgspec.Struct, frozen=True, kw_only=True):

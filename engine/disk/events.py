@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from engine.memory.eviction.base import BlockKey
 
-LATENCY_MS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000)  # as in engine.ipc; a last bucket is above all
+LATENCY_MS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000)  # as the protocol says; a last bucket is above all
 
 
 class Written(NamedTuple):
@@ -43,7 +43,7 @@ class Direction(NamedTuple):
     slabs: int = 0
     num_bytes: int = 0
     seconds: float = 0.0  # of each from the call to the event, added up
-    latencies: tuple[int, ...] = (0,) * (len(LATENCY_MS) + 1)  # slabs by those seconds
+    latencies: tuple[int, ...] = (0,) * (len(LATENCY_MS) + 1)  # copies by those seconds
 
 
 class DiskStats(NamedTuple):

@@ -1,4 +1,4 @@
-"""What a store counts since it was opened."""
+"""What a store counts since it was opened, and what goes one way between any two tiers."""
 
 from bisect import bisect_left
 from collections import Counter
@@ -13,9 +13,9 @@ class Tally:
         self._slabs, self._bytes, self._seconds = 0, 0, 0.0
         self._latencies = [0] * (len(LATENCY_MS) + 1)
 
-    def add(self, num_bytes: int, seconds: float) -> None:
-        """Count one slab."""
-        self._slabs += 1
+    def add(self, num_bytes: int, seconds: float, num_slabs: int = 1) -> None:
+        """Count one copy: of a slab, or of several at once."""
+        self._slabs += num_slabs
         self._bytes += num_bytes
         self._seconds += seconds
         self._latencies[bisect_left(LATENCY_MS, seconds * 1e3)] += 1

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 
 from engine.memory.eviction.base import BlockKey, CachedNode
 from engine.memory.eviction.guard import GuardedOrder
-from engine.memory.eviction.history import KeyHistory
 from engine.memory.eviction.reuse import ReuseWeighted
+from engine.replay.history import KeyHistory
 
 
 class CountingOrder(GuardedOrder):

@@ -48,15 +48,15 @@ _KEYS_A_STEP = 1024  # looked up for lists in one step: one or two milliseconds
 class Tiers(Protocol):
     """Where blocks are, as sessions see it. Every call returns at once."""
 
-    def park(self, owner: TenantId, keys: Sequence[BlockKey]) -> None:
-        """Have blocks copied to host memory soon, and to disk behind that, as far as the owner's ceilings allow."""
+    def park(self, keys: Sequence[BlockKey]) -> None:
+        """Have blocks copied to host memory soon, and to disk behind that, as far as their owner's ceilings allow."""
         ...
 
     def prefetch(self, owner: TenantId, keys: Sequence[BlockKey]) -> None:
         """Bring a chain's blocks up, as far as that takes nothing from anybody who needs it more."""
         ...
 
-    def demote(self, owner: TenantId, keys: Sequence[BlockKey]) -> None:
+    def demote(self, keys: Sequence[BlockKey]) -> None:
         """Make blocks the first to go, in host memory and on disk."""
         ...
 
@@ -247,7 +247,7 @@ class Parking:
         if is_whole and sequence.index == 0:
             self.sessions.ensure(request.tenant, request.session, now).num_turns += 1
         session = self._note(sequence, now)
-        self._tiers.park(request.tenant, session.keys[session.num_head :])
+        self._tiers.park(session.keys[session.num_head :])
 
     def _note(self, sequence: SequenceState, now: float) -> Session:
         """Add a sequence's sealed blocks to its session, and write that down."""
@@ -275,7 +275,7 @@ class Parking:
         """Keep a session no longer: what it alone has kept is the first to go."""
         self._returns.forget((session.tenant, session.name))
         own = self.sessions.remove(session)
-        self._tiers.demote(session.tenant, own)
+        self._tiers.demote(own)
         self._tiers.drop_session(session.tenant, session.name)
 
     def _write_down(self, session: Session) -> None:

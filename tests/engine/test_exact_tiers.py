@@ -116,8 +116,7 @@ class Engine(Driver):
         """Have all that is cached kept below."""
         memory = self.scheduler.memory
         for block in list(memory.tree.blocks()):
-            owner = memory.accounts.at(memory.tree.account(block)).owner
-            memory.tiers.park(owner, [memory.tree.key(block)])
+            memory.tiers.park([memory.tree.key(block)])
 
     def close(self) -> None:
         """Stop, as a core does."""

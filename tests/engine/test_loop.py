@@ -369,7 +369,7 @@ def test_an_idle_loop_ends_its_copies_and_then_sleeps() -> None:
     while not (box.sent and box.sent[-1][1][-1].finish_reason):
         loop.step()
     memory = world.scheduler.memory
-    memory.tiers.park(MINNOW, [memory.tree.key(block) for block in memory.tree.blocks()])
+    memory.tiers.park([memory.tree.key(block) for block in memory.tree.blocks()])
     loop.step()
     assert memory.mover.is_moving
     while memory.mover.has_work:

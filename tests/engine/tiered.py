@@ -141,7 +141,7 @@ class TieredTraffic(Traffic):
 
     def _park(self) -> None:
         """A turn has ended."""
-        self.world.scheduler.memory.tiers.park(*self._chain())
+        self.world.scheduler.memory.tiers.park(self._chain()[1])
 
     def _prefetch(self) -> None:
         """A turn is about to come."""

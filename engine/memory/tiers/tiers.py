@@ -9,6 +9,7 @@ import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from engine.disk.figures import Tally
 from engine.disk.store import DiskStore
 from engine.memory.accounts import AccountOwner
 from engine.memory.eviction.base import BlockKey
@@ -16,7 +17,7 @@ from engine.memory.pool import CACHED
 from engine.memory.supply import Supply
 from engine.memory.tiers.disk import MOST_READS, DiskTier
 from engine.memory.tiers.erasure import Erasure, Wiper
-from engine.memory.tiers.figures import DEVICE, DISK, HOST, Traffic, TrafficCounts
+from engine.memory.tiers.figures import DEVICE, DISK, HOST, TrafficCounts
 from engine.memory.tiers.mover import Mover
 from engine.policy import TenantPolicy
 from engine.step import CacheShape, Runner, StepPlan, StepResult
@@ -52,7 +53,7 @@ class Tiers:
         self._wiper = Wiper(supply, mover, supply.host)
         self._prefetches: list[_Prefetch] = []
         self._ticket = 0
-        self._out, self._back = Traffic(), Traffic()
+        self._out, self._back = Tally(), Tally()
 
     def attach(self, store: DiskStore, runner: Runner) -> None:
         """Have a disk below host memory. Without slabs there is no way there."""
@@ -89,9 +90,8 @@ class Tiers:
 
     # ------------------------------------------------------------ sessions
 
-    def park(self, owner: AccountOwner, keys: Sequence[BlockKey]) -> None:
+    def park(self, keys: Sequence[BlockKey]) -> None:
         """Copy blocks down soon: they will be asked for again, though not at once."""
-        del owner
         self.mover.park(keys)
         if self.disk is not None:
             self.disk.keep(keys)
@@ -101,9 +101,8 @@ class Tiers:
         if self._host.keeps(owner) and keys:
             self._prefetches = [*self._prefetches[1 - _MOST_PREFETCHES :], _Prefetch(owner, keys)]
 
-    def demote(self, owner: AccountOwner, keys: Sequence[BlockKey]) -> None:
+    def demote(self, keys: Sequence[BlockKey]) -> None:
         """Make blocks the first to go, in host memory and on disk: they are kept for nobody any more."""
-        del owner
         for key in keys:
             entry = self._host.get(key)
             if entry is not None:
@@ -184,7 +183,7 @@ class Tiers:
         if self.mover.is_moving:
             for transfer, seconds in self.mover.done(runner.copied()):
                 traffic = self._out if transfer.is_store else self._back
-                traffic.add(len(transfer.moves), len(transfer.moves) * self._shape.block_bytes, seconds)
+                traffic.add(len(transfer.moves) * self._shape.block_bytes, seconds, len(transfer.moves))
         if self.disk is not None and self.disk.is_due(now):
             for ticket in self.disk.turn(now):
                 self._wiper.erased_on_disk(ticket)
@@ -231,12 +230,11 @@ class Tiers:
 
     def traffic(self) -> tuple[TrafficCounts, ...]:
         """Return what went between the tiers, beside the steps."""
-        found = [self._out.counts(DEVICE, HOST), self._back.counts(HOST, DEVICE)]
+        ways = [(DEVICE, HOST, self._out.read()), (HOST, DEVICE, self._back.read())]
         if self.disk is not None:
             stats = self.disk.store.stats()
-            for source, target, one in ((HOST, DISK, stats.writes), (DISK, HOST, stats.reads)):
-                found.append(TrafficCounts(source, target, one.slabs, one.num_bytes, one.seconds, tuple(one.latencies)))
-        return tuple(found)
+            ways += [(HOST, DISK, stats.writes), (DISK, HOST, stats.reads)]
+        return tuple(TrafficCounts(source, target, *one) for source, target, one in ways)
 
     def count_steps(self, plan: StepPlan, result: StepResult) -> None:
         """Count what a step has copied."""
@@ -245,7 +243,7 @@ class Tiers:
             (self._back, len(plan.loads), result.load_seconds),
         ):
             if count:
-                traffic.add(count, count * self._shape.block_bytes, seconds)
+                traffic.add(count * self._shape.block_bytes, seconds, count)
 
     # ------------------------------------------------------------ parts
 

@@ -50,7 +50,7 @@ class Shop:
         done = world.submit(tenant, PROMPT, 4)
         self.until(lambda: done in world.finished)
         keys = self.keys(tenant, PROMPT)
-        world.scheduler.memory.tiers.park(TenantId(tenant), keys)
+        world.scheduler.memory.tiers.park(keys)
         self.until(lambda: all(key in world.store for key in keys))
 
     def restart(self) -> TieredWorld:

@@ -87,7 +87,7 @@ def test_a_parked_turn_is_copied_out_while_nothing_runs() -> None:
     stage.world.submit("whale", PROMPT, 4)
     stage.run()
     tiers, keys = stage.world.scheduler.memory.tiers, stage.keys(PROMPT)
-    tiers.park(WHALE, keys)
+    tiers.park(keys)
     most = 0
     while stage.world.step():
         most = max(most, len({one.number for one in stage.world.runner.begun}) - len(done(stage)))
@@ -106,7 +106,7 @@ def test_what_was_copied_out_is_given_up_for_nothing() -> None:
     stage = Stage()
     stage.world.submit("whale", PROMPT, 4)
     stage.run()
-    stage.world.scheduler.memory.tiers.park(WHALE, stage.keys(PROMPT))
+    stage.world.scheduler.memory.tiers.park(stage.keys(PROMPT))
     stage.run()
     stage.push_out()
     again = stage.world.submit("whale", [*PROMPT, 1, 2, 3], 4)
@@ -140,7 +140,7 @@ def test_a_block_that_is_given_up_while_it_is_copied_is_free_later() -> None:
     stage.world.submit("whale", PROMPT, 4)
     stage.run()
     stage.late.are = True
-    memory.tiers.park(WHALE, stage.keys(PROMPT))
+    memory.tiers.park(stage.keys(PROMPT))
     stage.world.step()
     assert memory.supply.copied
     stage.give("whale", 0)
@@ -164,7 +164,7 @@ def test_a_prefetched_chain_is_on_the_device_when_the_request_comes() -> None:
     memory = stage.world.scheduler.memory
     stage.world.submit("whale", PROMPT, 4)
     stage.run()
-    memory.tiers.park(WHALE, stage.keys(PROMPT))
+    memory.tiers.park(stage.keys(PROMPT))
     stage.run()
     stage.push_out()
     memory.tiers.prefetch(WHALE, stage.keys(PROMPT))
@@ -188,7 +188,7 @@ def test_a_guess_costs_nobody_anything() -> None:
     memory = stage.world.scheduler.memory
     stage.world.submit("whale", PROMPT, 4)
     stage.run()
-    memory.tiers.park(WHALE, stage.keys(PROMPT))
+    memory.tiers.park(stage.keys(PROMPT))
     stage.run()
     stage.push_out()
     stage.world.submit("minnow", [place % 700 for place in range(120)], 2)
@@ -206,7 +206,7 @@ def test_what_comes_in_for_a_tenant_that_has_gone_is_given_back() -> None:
     memory = stage.world.scheduler.memory
     stage.world.submit("whale", PROMPT, 4)
     stage.run()
-    memory.tiers.park(WHALE, stage.keys(PROMPT))
+    memory.tiers.park(stage.keys(PROMPT))
     stage.run()
     stage.push_out()
     stage.late.are = True
@@ -231,7 +231,7 @@ def test_a_sealed_block_may_be_in_use_while_it_is_copied() -> None:
     while len(stage.world.tokens[running]) < 3:
         stage.world.step()
     keys = stage.keys(PROMPT)
-    stage.world.scheduler.memory.tiers.park(WHALE, keys)
+    stage.world.scheduler.memory.tiers.park(keys)
     while stage.in_host(keys) < len(keys):
         assert stage.world.step()
     stage.run()
@@ -243,7 +243,7 @@ def test_an_erased_chain_is_nowhere() -> None:
     tiers, runner = stage.world.scheduler.memory.tiers, stage.world.runner
     stage.world.submit("whale", PROMPT, 4)
     stage.run()
-    tiers.park(WHALE, stage.keys(PROMPT))
+    tiers.park(stage.keys(PROMPT))
     stage.run()
     owners = runner.block_owners()
     assert owners
@@ -267,7 +267,7 @@ def test_an_erasure_waits_for_copies_under_way() -> None:
     stage.world.submit("whale", PROMPT, 1)
     stage.run()
     stage.late.are = True
-    tiers.park(WHALE, stage.keys(PROMPT))
+    tiers.park(stage.keys(PROMPT))
     stage.world.step()
     tiers.erase(WHALE, stage.keys(PROMPT))
     for _ in range(5):
@@ -298,7 +298,7 @@ def test_an_erasure_leaves_others_alone() -> None:
     for tenant in ("minnow", "whale"):
         stage.world.submit(tenant, PROMPT, 1)
         stage.run()
-        tiers.park(TenantId(tenant), stage.keys(PROMPT, tenant))
+        tiers.park(stage.keys(PROMPT, tenant))
         stage.run()
     tiers.erase(WHALE, stage.keys(PROMPT))
     stage.run()
@@ -319,7 +319,7 @@ def sunk(tmp_path: Path) -> Iterator[TieredWorld]:
     request = world.submit("whale", PROMPT, 1)
     keys = chain_of(world, "whale", PROMPT)
     until(world, lambda: request in world.finished)
-    world.scheduler.memory.tiers.park(WHALE, keys)
+    world.scheduler.memory.tiers.park(keys)
     until(world, lambda: all(key in world.store for key in keys))
     yield world
     until(world, lambda: not world.step())
@@ -398,7 +398,7 @@ def test_a_core_that_stops_lets_parked_turns_reach_the_disk(tmp_path: Path) -> N
     until(world, lambda: request in world.finished)
     keys = chain_of(world, "whale", PROMPT)
     tiers = world.scheduler.memory.tiers
-    tiers.park(WHALE, keys)
+    tiers.park(keys)
     tiers.finish(world.runner, DEADLINE)
     assert all(key in world.store for key in keys)
     world.close()

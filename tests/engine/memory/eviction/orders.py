@@ -6,8 +6,8 @@ from typing import Protocol
 import numpy as np
 
 from engine.memory.eviction.base import BlockKey, CachedNode, View
-from engine.memory.eviction.history import KeyHistory
 from engine.memory.eviction.sightings import MOST_SCORE, Bytes, to_bytes
+from engine.replay.history import KeyHistory
 
 
 class Policy(Protocol):

@@ -4,7 +4,7 @@ import os
 from random import Random
 
 from engine.memory.eviction.base import BlockKey
-from engine.memory.eviction.history import MOST_COUNT, KeyHistory
+from engine.replay.history import MOST_COUNT, KeyHistory
 
 
 def keys(count: int) -> list[BlockKey]:
