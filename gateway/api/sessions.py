@@ -172,11 +172,11 @@ def _page(exchange: Exchange) -> tuple[int, sessions.Place | None]:
     for name in query:
         if name not in ("limit", "after"):
             raise BadRequest(f"Unknown parameter `{name[:200]}`: there are `limit` and `after`", param=name)
-    limit = query.get("limit", [str(DEFAULT_LIMIT)])[-1]
-    if not (limit.isascii() and limit.isdigit() and len(limit) < 6 and 1 <= int(limit) <= sessions.MOST_LISTED):
-        raise BadRequest(f"`limit` must be a whole number from 1 to {sessions.MOST_LISTED}", param="limit")
     after = query.get("after", [None])[-1]
     try:
-        return int(limit), None if after is None else sessions.read_cursor(after)
+        limit = sessions.read_limit(query.get("limit", [str(DEFAULT_LIMIT)])[-1])
+        return limit, None if after is None else sessions.read_cursor(after)
+    except sessions.BadLimit as error:
+        raise BadRequest(f"`limit` must be {error}", param="limit") from error
     except sessions.BadCursor as error:
         raise BadRequest("`after` must be the `next_after` of a page of this list", param="after") from error

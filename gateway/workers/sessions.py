@@ -104,6 +104,10 @@ class BadCursor(ValueError):
     """A cursor that no list gave out."""
 
 
+class BadLimit(ValueError):
+    """A number of sessions that no page may have; the message says which may."""
+
+
 def list_sessions(
     tenant_id: str, workers: Sequence[WorkerView], *, limit: int, after: Place | None = None
 ) -> SessionList:
@@ -173,6 +177,17 @@ def reachable(workers: Iterable[WorkerView]) -> tuple[list[WorkerView], tuple[Mi
             seen = datetime.fromtimestamp(worker.last_seen_at, UTC)
             away.append(MissingWorker(worker_id=worker.worker_id, reason=f"it is away since {seen:%H:%M:%S} UTC"))
     return live, tuple(away)
+
+
+def read_limit(limit: str) -> int:
+    """Return how many sessions a page may have.
+
+    Raises:
+        BadLimit: it is no such number.
+    """
+    if not (limit.isascii() and limit.isdigit() and len(limit) < 6 and 1 <= int(limit) <= MOST_LISTED):
+        raise BadLimit(f"a whole number from 1 to {MOST_LISTED}")
+    return int(limit)
 
 
 def write_cursor(place: Place) -> str:

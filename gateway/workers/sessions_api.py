@@ -276,12 +276,12 @@ def _page(request: Request) -> tuple[int, sessions.Place | None]:
     for name in request.query_params:
         if name not in ("limit", "cursor"):
             raise exceptions.ValidationError({name: "Unknown parameter: there are limit and cursor."})
-    limit = request.query_params.get("limit", str(DEFAULT_LIMIT))
-    if not (limit.isascii() and limit.isdigit() and len(limit) < 6 and 1 <= int(limit) <= sessions.MOST_LISTED):
-        raise exceptions.ValidationError({"limit": f"limit must be a whole number from 1 to {sessions.MOST_LISTED}."})
     cursor = request.query_params.get("cursor")
     try:
-        return int(limit), None if cursor is None else sessions.read_cursor(cursor)
+        limit = sessions.read_limit(request.query_params.get("limit", str(DEFAULT_LIMIT)))
+        return limit, None if cursor is None else sessions.read_cursor(cursor)
+    except sessions.BadLimit as error:
+        raise exceptions.ValidationError({"limit": f"limit must be {error}."}) from error
     except sessions.BadCursor as error:
         raise exceptions.ValidationError(
             {"cursor": "cursor must be a `next_cursor` that this list gave out."}
