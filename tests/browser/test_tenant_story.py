@@ -97,6 +97,45 @@ def test_playground_streams_and_stops(product: RunningProduct, open_page: Callab
     expect(page.get_by_text("Say something")).to_be_visible()
 
 
+HELD = """
+const Real = window.WebSocket;
+const state = Object.getOwnPropertyDescriptor(Real.prototype, "readyState").get;
+window.isHeld = true;
+window.letGo = () => { window.isHeld = false; window.opened?.(); };
+window.WebSocket = class extends Real {
+    get readyState() { return window.isHeld ? Real.CONNECTING : state.call(this); }
+    set onopen(heard) {
+        this.addEventListener("open", () => { if (window.isHeld) window.opened = heard; else heard(); });
+    }
+};
+"""  # a page's sockets do not open before it is told to let go
+
+
+def test_what_is_sent_before_there_is_a_connection_is_sent_then(
+    product: RunningProduct, open_page: Callable[..., Watched]
+) -> None:
+    """The composer says that it waits; who writes on takes it back, and who does not need not send again."""
+    watched = open_page()
+    page = watched.page
+    watched.sign_in(product.serve["tenants"]["minnow"]["email"], product.serve["tenants"]["minnow"]["password"])
+    page.add_init_script(HELD)
+    watched.go("/t/minnow/playground/")
+    page.get_by_label("Max tokens").fill("8")
+    message, turns = page.get_by_label("Message"), page.locator(".turn")
+    message.fill("Hello")
+    message.press("Enter")
+    expect(page.get_by_text("This is sent as soon as")).to_be_visible()
+    expect(message).to_have_value("Hello")
+    message.fill("Hello you")
+    expect(page.get_by_text("This is sent as soon as")).to_have_count(0)
+    message.press("Enter")
+    expect(turns).to_have_count(0)
+    page.evaluate("window.letGo()")
+    expect(turns.first).to_contain_text("Hello you")
+    expect(turns.last.locator(".meter")).to_contain_text("output")
+    expect(message).to_have_value("")
+
+
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_pages_fit_a_phone(product: RunningProduct, open_page: Callable[..., Watched], scheme: str) -> None:
     """At 390 px nothing is wider than the screen, in either theme."""

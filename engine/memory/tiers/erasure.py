@@ -82,7 +82,7 @@ class Wiper:
 
     def settle(self) -> None:
         """Note what is done by now."""
-        if self._pending and not self._blocks and self._host.slabs.is_clean:
+        if self._pending and not self._blocks and self._host.is_clean:
             self._done += [one.ticket for one in self._pending if not one.waits_for_copies and not one.disk_tickets]
             self._pending = [one for one in self._pending if one.waits_for_copies or one.disk_tickets]
 
@@ -105,5 +105,5 @@ class Wiper:
         waiting = stored | self._host.storing()
         free = (block for block in self._supply.pool.free_blocks() if block not in waiting)
         self._blocks |= {block: None for block in free if not self._is_clean[block]}
-        self._host.slabs.soil()
+        self._host.soil()
         self._has_begun = True

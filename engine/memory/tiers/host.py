@@ -89,6 +89,7 @@ class HostTier:
         self._stores: dict[SlabId, _Store] = {}
         self._num_urgent = 0  # of them, those that nobody claims
         self._loads: dict[BlockId, SlabId] = {}
+        self._stale: set[SlabId] = set()  # of blocks not yet written, what may hold something that must be gone
         self.restless: dict[HostAccount, None] = {}  # who has got a block, or lost one, since it was last looked at
         self._fresh: deque[BlockKey] | None = None  # for who watches
 
@@ -141,8 +142,22 @@ class HostTier:
         self._close_if_done(account)
 
     def take_dirty(self, limit: int) -> list[SlabId]:
-        """Return up to `limit` slabs that must be overwritten before the next plan's stores; they are free then."""
-        return self.slabs.take_dirty(limit)
+        """Return up to `limit` slabs that must be overwritten before the next plan's stores."""
+        due = self.slabs.take_dirty(limit)
+        for slab in [one for one in self._stale if one in self._stores][: limit - len(due)]:
+            self._stale.remove(slab)
+            due.append(slab)
+        return due
+
+    @property
+    def is_clean(self) -> bool:
+        """Whether nothing is left to be overwritten of what `soil` has found."""
+        return self.slabs.is_clean and not self._stale
+
+    def soil(self) -> None:
+        """Have all overwritten that may hold an earlier owner's bytes: what is free, and what waits for its block."""
+        self.slabs.soil()
+        self._stale.update(slab for slab, one in self._by_slab.items() if one.presence is not Presence.READY)
 
     # ------------------------------------------------------------ claims
 
@@ -416,7 +431,8 @@ class HostTier:
         is_unwritten = slab in self._stores  # what is there may be another's, to be overwritten
         if is_unwritten and not self.slabs.is_held(slab):
             del self._stores[slab]  # else a planned load still needs it
-        self.slabs.give_back(slab, erase=erase or is_unwritten)
+        self.slabs.give_back(slab, erase=erase or is_unwritten or slab in self._stale)
+        self._stale.discard(slab)
 
     def watch(self) -> deque[BlockKey]:
         """Return what will have the keys of blocks that have come here, the latest ones: for the caller to empty."""
@@ -491,6 +507,7 @@ class HostTier:
 
     def _be_ready(self, entry: Hosted) -> None:
         entry.presence = Presence.READY
+        self._stale.discard(entry.slab)
         if self._fresh is not None:
             self._fresh.append(entry.key)
             self.restless[entry.account] = None

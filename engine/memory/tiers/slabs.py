@@ -81,9 +81,10 @@ class SlabPool:
         return slab in self._holds
 
     def soil(self) -> None:
-        """Have all free slabs overwritten: one of them may hold what must be gone."""
+        """Have all free slabs overwritten, and those that will be free: one of them may hold what must be gone."""
         self._dirty += self._free
         self._free.clear()
+        self._leaving = dict.fromkeys(self._leaving, True)
 
     def take_dirty(self, limit: int) -> list[SlabId]:
         """Return up to `limit` slabs that the caller overwrites at once; they are free then."""

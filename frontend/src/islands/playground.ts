@@ -15,6 +15,7 @@ interface Running {
 }
 
 const NEAR_PX = 200;
+const WAITS = "Connecting… This is sent as soon as there is a connection.";
 
 /**
  * A conversation with a model, streamed over `/v1/realtime`. Its text is stored nowhere: a reload forgets it.
@@ -24,6 +25,7 @@ const NEAR_PX = 200;
 export class Playground extends Island {
   private socket: Socket | null = null;
   private running: Running | null = null;
+  private isWaiting = false; // what is in the composer is to be sent once there is a connection
   private history: Message[] = [];
   private session = newSessionId();
   private readonly typing = new Pause();
@@ -37,6 +39,7 @@ export class Playground extends Island {
     this.socket = new Socket(`/v1/realtime?tenant=${encodeURIComponent(tenant)}`, {
       open: () => {
         this.say("");
+        if (this.isWaiting && !this.running) this.send();
       },
       message: (text) => {
         const event = parseEvent(text);
@@ -44,7 +47,7 @@ export class Playground extends Island {
       },
       closed: () => {
         this.fail("The connection was lost. What had arrived is kept; send again to go on.");
-        this.say("Not connected. Trying again…");
+        this.say(this.isWaiting ? WAITS : "Not connected. Trying again…");
       },
     });
     this.form.addEventListener("submit", (event) => {
@@ -54,6 +57,7 @@ export class Playground extends Island {
     });
     this.form.addEventListener("keydown", this.onKey);
     this.prompt.addEventListener("input", () => {
+      this.wait(false);
       if (this.history.length && !this.running && this.socket?.isOpen && this.typing.ends(performance.now())) this.prefetch();
     });
     this.part("clear").addEventListener("click", () => {
@@ -85,9 +89,10 @@ export class Playground extends Island {
       return;
     }
     if (!this.socket?.isOpen) {
-      this.say("Not connected yet. Try again in a moment.");
+      this.wait(true);
       return;
     }
+    this.isWaiting = false;
     this.part("empty").hidden = true;
     Turn.user(this.transcript, asked);
     const event = `ask-${performance.now()}`;
@@ -99,6 +104,13 @@ export class Playground extends Island {
     this.label("Stop", false);
     this.say("");
     this.follow(true);
+  }
+
+  /** Send when the connection is there, unless the reader goes on writing. */
+  private wait(isWaiting: boolean): void {
+    if (this.isWaiting === isWaiting) return;
+    this.isWaiting = isWaiting;
+    this.say(isWaiting ? WAITS : "");
   }
 
   private request(asked: string, settings: FormData): ResponseRequest {
@@ -185,6 +197,7 @@ export class Playground extends Island {
 
   private clear(): void {
     if (this.running) this.stop();
+    this.wait(false);
     this.running = null;
     this.history = [];
     this.session = newSessionId();

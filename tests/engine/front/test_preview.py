@@ -46,11 +46,13 @@ async def serve_some(client: Client, count: int) -> None:
 
 
 async def until_recorded(client: Client, count: int) -> pb.PreviewReport:
-    """Return a preview of unchanged limits once so many requests are in the trace."""
+    """Return a preview of unchanged limits once so many requests, each to its last token, are in the trace."""
     while True:
         report = await preview(client, proposal())
-        if report.tenants and report.tenants[0].before.num_requests >= count:
-            return report
+        if report.tenants:
+            figures = report.tenants[0].before
+            if figures.num_requests >= count and figures.output_tokens >= count * SHORT["max_tokens"]:
+                return report
 
 
 def test_replays_what_the_worker_has_served(engine: WorkerProcess, run: Run) -> None:

@@ -53,6 +53,7 @@ class Machine(RuleBasedStateMachine):
         self.loading: dict[BlockId, BlockKey] = {}  # planned, not yet copied
         self.arena: dict[SlabId, BlockKey | None] = {}
         self.erased: set[SlabId] = set()  # of owners that are gone: not to be read before they are overwritten
+        self.stale: set[SlabId] = set()  # held nobody's bytes when all such were to be overwritten, and was not yet
         self.launched: deque[Moves] = deque()  # not committed
         self.coming: dict[SlabId, BlockKey] = {}  # by copies beside the steps
         self.held: dict[SlabId, BlockKey] = {}  # for copies from them
@@ -133,8 +134,7 @@ class Machine(RuleBasedStateMachine):
         for block, slab in moves.stores:
             assert slab not in self.coming
             assert slab not in self.held
-            self.arena[slab] = self.device[block]
-            self.erased.discard(slab)
+            self.write(slab, self.device[block])
         for block, slab in moves.loads:
             assert self.arena[slab] == self.loading.pop(block)  # also of an owner who has gone since it was planned
         assert not self.loading
@@ -159,8 +159,6 @@ class Machine(RuleBasedStateMachine):
             assert not any(move.slab == slab for moves in self.launched for move in (*moves.stores, *moves.loads))
             assert slab not in self.coming
             assert slab not in self.held
-            self.arena[slab] = None
-            self.erased.discard(slab)
             self.coming[slab] = one
 
     @rule(choice=st.integers(0, 20), ok=st.booleans())
@@ -171,7 +169,8 @@ class Machine(RuleBasedStateMachine):
             one = self.coming.pop(slab)
             entry = self.host.get(one)
             is_wanted = entry is not None and entry.slab == slab
-            self.arena[slab] = one if ok else None
+            if ok:
+                self.write(slab, one)
             self.host.arrived(slab, ok=ok)
             assert (one in self.findable()) >= (ok and is_wanted)
 
@@ -197,8 +196,22 @@ class Machine(RuleBasedStateMachine):
         for slab in self.host.take_dirty(limit):
             assert slab not in self.coming
             assert slab not in self.held
-            self.arena[slab] = None
-            self.erased.discard(slab)
+            self.write(slab, None)
+
+    @rule()
+    def soil(self) -> None:
+        """Something is erased: whatever is nobody's, or is not written over yet, is to be overwritten."""
+        for slab, one in self.arena.items():
+            entry = None if one is None else self.host.get(one)
+            if one is not None and (entry is None or entry.slab != slab):
+                self.stale.add(slab)
+        self.host.soil()
+
+    def write(self, slab: SlabId, one: BlockKey | None) -> None:
+        """Have other bytes in a slab."""
+        self.arena[slab] = one
+        self.erased.discard(slab)
+        self.stale.discard(slab)
 
     @rule(tenant=st.sampled_from(TENANTS), ceiling=st.integers(0, 12))
     def limit(self, tenant: TenantId, ceiling: int) -> None:
@@ -228,6 +241,7 @@ class Machine(RuleBasedStateMachine):
             assert slab not in self.erased
         for slab, one in self.held.items():
             assert self.arena[slab] == one
+        assert not (self.stale and self.host.is_clean), "something is left of what was erased"
         shares, accounts = self.host._shares, list(self.host.accounts())
         most = [shares.overage(account) for account in accounts if account.num_idle]
         largest = shares.largest(accounts)

@@ -67,6 +67,14 @@ class Shop:
             assert time.monotonic() < end, "it never is"
             self.world.step()
 
+    def read_all(self) -> None:
+        """Take in what the disk brings, with no step meanwhile, until it has brought all."""
+        tiers, end = self.world.scheduler.memory.tiers, time.monotonic() + DEADLINE
+        assert tiers.disk is not None
+        while tiers.disk.is_reading:
+            assert time.monotonic() < end, "a read never ends"
+            tiers.collect(self.world.runner, self.world.now)
+
     def run(self) -> None:
         """Step until nothing is left to do, in any tier, and check all tokens."""
         end = time.monotonic() + DEADLINE
@@ -206,6 +214,7 @@ def test_who_has_fetched_is_at_its_place_again(tmp_path: Path) -> None:
         second, third = world.submit("whale", 20, 6), world.submit("whale", 20, 6)
         one.until(lambda: second in world.running())
         world.files.release()
+        one.read_all()
         one.until(lambda: first in world.finished)
         assert third not in world.finished
 
