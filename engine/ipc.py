@@ -35,6 +35,16 @@ class SubmitFrame(msgspec.Struct, tag="submit", frozen=True, kw_only=True):
     length_penalty: float = 1.0
     early_stopping: bool = False
     session_seconds: float = 0.0  # 0: the worker's default
+    prompt_logprobs: int = -1  # this and all below: as in SamplingParams
+    min_p: float = 0.0
+    min_tokens: int = 0
+    frequency_penalty: float = 0.0
+    presence_penalty: float = 0.0
+    repetition_penalty: float = 1.0
+    logit_bias: list[tuple[int, float]] = []
+    grammar_kind: str = ""  # empty: there is none
+    grammar: str = ""
+    embed: bool = False  # as in GenerationRequest
 
 
 class CancelFrame(msgspec.Struct, tag="cancel", frozen=True):
@@ -168,6 +178,9 @@ class Output(msgspec.Struct, frozen=True, kw_only=True, array_like=True, omit_de
     logprobs: list[float] = []  # one for each of `token_ids` where the request asks for any
     unseen_tokens: int = 0  # beam search: tokens generated in this step; `token_ids` come whole, at the end
     score: float = 0.0  # beam search, with the end: what the outputs are ranked by, best first by index
+    top: list[list[tuple[int, float]]] = []  # beside each of `logprobs`: likely tokens, best first
+    prompt_scores: list[tuple[float, list[tuple[int, float]]]] = []  # of the prompt's tokens from the second on, once
+    embedding: list[float] = []  # with the end of a request to embed
 
 
 class StepFrame(msgspec.Struct, tag="step", frozen=True, kw_only=True):

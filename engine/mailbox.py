@@ -19,6 +19,8 @@ from engine.request import (
     BeamParams,
     FinishReason,
     GenerationRequest,
+    Grammar,
+    GrammarKind,
     Priority,
     RefusalCode,
     RequestId,
@@ -26,7 +28,7 @@ from engine.request import (
     SequenceId,
     TenantId,
 )
-from engine.scheduler.outputs import RequestOutput
+from engine.scheduler.outputs import OutputExtras, RequestOutput
 from engine.scheduler.session_calls import (
     Prefetch,
     SessionAction,
@@ -38,6 +40,8 @@ from engine.scheduler.session_calls import (
 from engine.stats import EngineStats, PairCost, TenantUse
 
 log = logging.getLogger(__name__)
+
+_NO_EXTRAS = OutputExtras()
 
 SECRET_BYTES = 32
 _MAX_FRAMES = 4096  # read between two steps: a flood must not keep running requests waiting
@@ -224,6 +228,14 @@ def _request(frame: ipc.SubmitFrame) -> GenerationRequest:
             stop_token_ids=frozenset(frame.stop_token_ids),
             ignore_eos=frame.ignore_eos,
             num_logprobs=frame.num_logprobs,
+            prompt_logprobs=frame.prompt_logprobs,
+            min_p=frame.min_p,
+            min_tokens=frame.min_tokens,
+            frequency_penalty=frame.frequency_penalty,
+            presence_penalty=frame.presence_penalty,
+            repetition_penalty=frame.repetition_penalty,
+            logit_bias=tuple(frame.logit_bias),
+            grammar=Grammar(GrammarKind(frame.grammar_kind), frame.grammar) if frame.grammar_kind else None,
         ),
         priority=Priority(frame.priority),
         session=frame.session,
@@ -233,6 +245,7 @@ def _request(frame: ipc.SubmitFrame) -> GenerationRequest:
         policy_version=frame.policy_version,
         n=frame.n,
         beams=_beams(frame),
+        embed=frame.embed,
     )
 
 
@@ -380,7 +393,7 @@ def _pair(pair: PairCost) -> ipc.Interference:
 
 
 def _output(output: RequestOutput) -> ipc.Output:
-    refusal = output.refusal
+    refusal, extras = output.refusal, output.extras or _NO_EXTRAS
     return ipc.Output(
         handle=output.sequence,
         index=output.output_index,
@@ -397,6 +410,9 @@ def _output(output: RequestOutput) -> ipc.Output:
         logprobs=list(output.logprobs),
         unseen_tokens=output.unseen_tokens,
         score=output.score,
+        top=[list(one) for one in extras.top],
+        prompt_scores=[(one.chosen, list(one.top)) for one in extras.prompt],
+        embedding=list(extras.embedding),
     )
 
 

@@ -41,6 +41,22 @@ class RefusalCode(StrEnum):
     UNAVAILABLE = "unavailable"
 
 
+class GrammarKind(StrEnum):
+    """In what language a grammar is written; the same names as the protocol's `Grammar.Kind`."""
+
+    JSON_SCHEMA = "json_schema"
+    REGEX = "regex"
+    LARK = "lark"
+
+
+@dataclass(frozen=True, slots=True)
+class Grammar:
+    """What an output must be, whole."""
+
+    kind: GrammarKind
+    text: str
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SamplingParams:
     """How the next token is chosen and when generation ends.
@@ -56,6 +72,24 @@ class SamplingParams:
     stop_token_ids: frozenset[int] = frozenset()
     ignore_eos: bool = False
     num_logprobs: int = -1  # most likely tokens to report beside the chosen one; -1: no log-probabilities at all
+    prompt_logprobs: int = -1  # the same for the prompt's tokens
+    min_p: float = 0.0  # tokens below this share of the likeliest one's probability are out; 0 is off
+    min_tokens: int = 0  # no end token before so many
+    frequency_penalty: float = 0.0  # subtracted from a token's logit for each time the output has it
+    presence_penalty: float = 0.0  # subtracted once for each token that the output has
+    repetition_penalty: float = 1.0  # divides positive logits of tokens that prompt or output have, multiplies others
+    logit_bias: tuple[tuple[int, float], ...] = ()  # (token id, added to its logit)
+    grammar: Grammar | None = None  # what the output must be
+
+    @property
+    def penalises(self) -> bool:
+        """Whether tokens that were there before are less likely, or more."""
+        return bool(self.frequency_penalty or self.presence_penalty or self.repetition_penalty != 1.0)
+
+    @property
+    def looks_back(self) -> bool:
+        """Whether the choice depends on the tokens before it, beside what the model makes of them."""
+        return self.grammar is not None or self.penalises
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,3 +122,4 @@ class GenerationRequest:
     policy_version: int = 0
     n: int = 1  # outputs of the one prompt
     beams: BeamParams | None = None  # None: each output is sampled on its own
+    embed: bool = False  # generate nothing: the mean of the prompt's last hidden states is asked for

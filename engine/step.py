@@ -8,11 +8,27 @@ Where the device computes beside the host, step t + 1 is planned and launched be
 samples stands in the plan of t + 1 as a placeholder, which the runner replaces on the device.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import NamedTuple, Protocol
 
+import numpy as np
+import numpy.typing as npt
+
 from engine.request import BlockId, SamplingParams, SequenceId, SlabId
+
+
+class StepOptions(NamedTuple):
+    """What few sequences ask for beside sampling. Those whose choice looks back are in no plan made ahead."""
+
+    history: Sequence[int] = ()  # for penalties: prompt and output so far
+    num_prompt: int = 0  # tokens of `history` that are the prompt
+    banned: frozenset[int] = frozenset()  # token ids that are not to be chosen in this step: its end tokens, too early
+    mask: npt.NDArray[np.uint32] | None = None  # `[ceil(vocab / 32)]`: bit `i % 32` of word `i // 32` allows token `i`
+    prompt_logprobs: int = -1  # log-probabilities of the tokens that follow each of `token_ids` in the prompt
+    prompt_next: int = -1  # the token that follows the last of `token_ids`, if it is of the prompt; -1: none
+    pool: bool = False  # add the last hidden states of `token_ids` up, return the mean with the prompt's last token
 
 
 class SequenceStep(NamedTuple):
@@ -30,6 +46,7 @@ class SequenceStep(NamedTuple):
     random_key: int = 0  # the sequence's random stream; the request's seed, or one drawn at submit
     hosted: tuple[SlabId, ...] = ()  # its leading blocks that are in host memory alone: attention streams them through
     # staging buffers. Their cells of the block table mean nothing
+    options: StepOptions | None = None  # None for nearly all
 
 
 def placeholder(index: int) -> int:
@@ -126,6 +143,8 @@ class StepResult:
     logprobs: tuple[TokenLogprobs | None, ...] = ()
     store_seconds: float = 0.0  # that the plan's stores took, in `seconds`
     load_seconds: float = 0.0
+    prompt_logprobs: Mapping[SequenceId, tuple[TokenLogprobs, ...]] = MappingProxyType({})  # of chunks that ask
+    pooled: Mapping[SequenceId, tuple[float, ...]] = MappingProxyType({})  # means, of prompts that end in this step
 
 
 class StepHandle(Protocol):

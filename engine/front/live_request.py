@@ -12,8 +12,13 @@ from engine.front.policies import NAMESPACE_BYTES, PRIORITY
 from engine.front.sessions import SESSION_MAX_BYTES, session_problem
 from engine.front.table import Counters, Identity
 from engine.protocol import pb
-from engine.request import Priority
+from engine.request import GrammarKind, Priority
 
+GRAMMAR_KIND = {
+    pb.Grammar.KIND_JSON_SCHEMA: GrammarKind.JSON_SCHEMA,
+    pb.Grammar.KIND_REGEX: GrammarKind.REGEX,
+    pb.Grammar.KIND_LARK: GrammarKind.LARK,
+}
 _ID_MAX_BYTES = {"request_id": 128, "tenant": 128, "project": 128, "key": 128, "session": SESSION_MAX_BYTES}
 _MAX_STOPS = 64
 _MAX_STOP_CHARACTERS = 4096
@@ -162,6 +167,12 @@ def identity_of(submit: pb.Submit, model: str, worker_id: str) -> Identity:
     )
 
 
+def _num_logprobs(submit: pb.Submit, sampling: pb.Sampling) -> int:
+    if sampling.HasField("logprobs"):
+        return sampling.logprobs
+    return 0 if num_generated(submit) > num_outputs(submit) else -1
+
+
 def submit_frame(handle: int, submit: pb.Submit) -> ipc.SubmitFrame:
     """Return the core's form of a submit. Without `sampling` it is greedy. Ranking outputs takes log-probabilities."""
     sampling = submit.sampling if submit.HasField("sampling") else pb.Sampling(top_p=1.0)
@@ -184,7 +195,17 @@ def submit_frame(handle: int, submit: pb.Submit) -> ipc.SubmitFrame:
         stop_token_ids=list(sampling.stop_token_ids),
         ignore_eos=sampling.ignore_eos,
         n=num_generated(submit),
-        num_logprobs=0 if num_generated(submit) > num_outputs(submit) else -1,
+        num_logprobs=_num_logprobs(submit, sampling),
+        prompt_logprobs=sampling.prompt_logprobs if sampling.HasField("prompt_logprobs") else -1,
+        min_p=sampling.min_p,
+        min_tokens=sampling.min_tokens,
+        frequency_penalty=sampling.frequency_penalty,
+        presence_penalty=sampling.presence_penalty,
+        repetition_penalty=sampling.repetition_penalty or 1.0,
+        logit_bias=sorted(sampling.logit_bias.items()),
+        grammar_kind=GRAMMAR_KIND[sampling.grammar.kind] if sampling.HasField("grammar") else "",
+        grammar=sampling.grammar.text,
+        embed=submit.embed,
         beam_width=search.width,
         length_penalty=search.length_penalty,
         early_stopping=search.early_stopping,

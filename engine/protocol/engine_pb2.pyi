@@ -65,7 +65,7 @@ class DescribeRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class ModelCard(_message.Message):
-    __slots__ = ("worker_id", "model", "digest", "tokenizer_json", "chat_template", "special_tokens", "eos_token_ids", "vocab_size", "max_context_tokens", "block_size", "block_bytes", "num_blocks", "dtype", "device", "kernel_backend", "engine_version")
+    __slots__ = ("worker_id", "model", "digest", "tokenizer_json", "chat_template", "special_tokens", "eos_token_ids", "vocab_size", "max_context_tokens", "block_size", "block_bytes", "num_blocks", "dtype", "device", "kernel_backend", "engine_version", "embedding_size")
     class SpecialTokensEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -89,6 +89,7 @@ class ModelCard(_message.Message):
     DEVICE_FIELD_NUMBER: _ClassVar[int]
     KERNEL_BACKEND_FIELD_NUMBER: _ClassVar[int]
     ENGINE_VERSION_FIELD_NUMBER: _ClassVar[int]
+    EMBEDDING_SIZE_FIELD_NUMBER: _ClassVar[int]
     worker_id: str
     model: str
     digest: str
@@ -105,7 +106,8 @@ class ModelCard(_message.Message):
     device: str
     kernel_backend: str
     engine_version: str
-    def __init__(self, worker_id: _Optional[str] = ..., model: _Optional[str] = ..., digest: _Optional[str] = ..., tokenizer_json: _Optional[bytes] = ..., chat_template: _Optional[str] = ..., special_tokens: _Optional[_Mapping[str, str]] = ..., eos_token_ids: _Optional[_Iterable[int]] = ..., vocab_size: _Optional[int] = ..., max_context_tokens: _Optional[int] = ..., block_size: _Optional[int] = ..., block_bytes: _Optional[int] = ..., num_blocks: _Optional[int] = ..., dtype: _Optional[str] = ..., device: _Optional[str] = ..., kernel_backend: _Optional[str] = ..., engine_version: _Optional[str] = ...) -> None: ...
+    embedding_size: int
+    def __init__(self, worker_id: _Optional[str] = ..., model: _Optional[str] = ..., digest: _Optional[str] = ..., tokenizer_json: _Optional[bytes] = ..., chat_template: _Optional[str] = ..., special_tokens: _Optional[_Mapping[str, str]] = ..., eos_token_ids: _Optional[_Iterable[int]] = ..., vocab_size: _Optional[int] = ..., max_context_tokens: _Optional[int] = ..., block_size: _Optional[int] = ..., block_bytes: _Optional[int] = ..., num_blocks: _Optional[int] = ..., dtype: _Optional[str] = ..., device: _Optional[str] = ..., kernel_backend: _Optional[str] = ..., engine_version: _Optional[str] = ..., embedding_size: _Optional[int] = ...) -> None: ...
 
 class Command(_message.Message):
     __slots__ = ("submit", "cancel", "prefetch")
@@ -126,7 +128,7 @@ class Prefetch(_message.Message):
     def __init__(self, tenant: _Optional[str] = ..., session: _Optional[str] = ...) -> None: ...
 
 class Submit(_message.Message):
-    __slots__ = ("stream", "request_id", "tenant", "project", "key", "namespace", "session", "priority", "deadline", "token_ids", "sampling", "policy_version", "n", "best_of", "beam_search", "session_seconds")
+    __slots__ = ("stream", "request_id", "tenant", "project", "key", "namespace", "session", "priority", "deadline", "token_ids", "sampling", "policy_version", "n", "best_of", "beam_search", "session_seconds", "embed")
     STREAM_FIELD_NUMBER: _ClassVar[int]
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     TENANT_FIELD_NUMBER: _ClassVar[int]
@@ -143,6 +145,7 @@ class Submit(_message.Message):
     BEST_OF_FIELD_NUMBER: _ClassVar[int]
     BEAM_SEARCH_FIELD_NUMBER: _ClassVar[int]
     SESSION_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    EMBED_FIELD_NUMBER: _ClassVar[int]
     stream: int
     request_id: str
     tenant: str
@@ -159,10 +162,18 @@ class Submit(_message.Message):
     best_of: int
     beam_search: BeamSearch
     session_seconds: float
-    def __init__(self, stream: _Optional[int] = ..., request_id: _Optional[str] = ..., tenant: _Optional[str] = ..., project: _Optional[str] = ..., key: _Optional[str] = ..., namespace: _Optional[bytes] = ..., session: _Optional[str] = ..., priority: _Optional[_Union[Priority, str]] = ..., deadline: _Optional[float] = ..., token_ids: _Optional[_Iterable[int]] = ..., sampling: _Optional[_Union[Sampling, _Mapping]] = ..., policy_version: _Optional[int] = ..., n: _Optional[int] = ..., best_of: _Optional[int] = ..., beam_search: _Optional[_Union[BeamSearch, _Mapping]] = ..., session_seconds: _Optional[float] = ...) -> None: ...
+    embed: bool
+    def __init__(self, stream: _Optional[int] = ..., request_id: _Optional[str] = ..., tenant: _Optional[str] = ..., project: _Optional[str] = ..., key: _Optional[str] = ..., namespace: _Optional[bytes] = ..., session: _Optional[str] = ..., priority: _Optional[_Union[Priority, str]] = ..., deadline: _Optional[float] = ..., token_ids: _Optional[_Iterable[int]] = ..., sampling: _Optional[_Union[Sampling, _Mapping]] = ..., policy_version: _Optional[int] = ..., n: _Optional[int] = ..., best_of: _Optional[int] = ..., beam_search: _Optional[_Union[BeamSearch, _Mapping]] = ..., session_seconds: _Optional[float] = ..., embed: bool = ...) -> None: ...
 
 class Sampling(_message.Message):
-    __slots__ = ("max_tokens", "temperature", "top_p", "top_k", "seed", "stop", "stop_token_ids", "ignore_eos")
+    __slots__ = ("max_tokens", "temperature", "top_p", "top_k", "seed", "stop", "stop_token_ids", "ignore_eos", "min_p", "min_tokens", "frequency_penalty", "presence_penalty", "repetition_penalty", "logit_bias", "logprobs", "prompt_logprobs", "grammar")
+    class LogitBiasEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: int
+        value: float
+        def __init__(self, key: _Optional[int] = ..., value: _Optional[float] = ...) -> None: ...
     MAX_TOKENS_FIELD_NUMBER: _ClassVar[int]
     TEMPERATURE_FIELD_NUMBER: _ClassVar[int]
     TOP_P_FIELD_NUMBER: _ClassVar[int]
@@ -171,6 +182,15 @@ class Sampling(_message.Message):
     STOP_FIELD_NUMBER: _ClassVar[int]
     STOP_TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
     IGNORE_EOS_FIELD_NUMBER: _ClassVar[int]
+    MIN_P_FIELD_NUMBER: _ClassVar[int]
+    MIN_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    FREQUENCY_PENALTY_FIELD_NUMBER: _ClassVar[int]
+    PRESENCE_PENALTY_FIELD_NUMBER: _ClassVar[int]
+    REPETITION_PENALTY_FIELD_NUMBER: _ClassVar[int]
+    LOGIT_BIAS_FIELD_NUMBER: _ClassVar[int]
+    LOGPROBS_FIELD_NUMBER: _ClassVar[int]
+    PROMPT_LOGPROBS_FIELD_NUMBER: _ClassVar[int]
+    GRAMMAR_FIELD_NUMBER: _ClassVar[int]
     max_tokens: int
     temperature: float
     top_p: float
@@ -179,7 +199,34 @@ class Sampling(_message.Message):
     stop: _containers.RepeatedScalarFieldContainer[str]
     stop_token_ids: _containers.RepeatedScalarFieldContainer[int]
     ignore_eos: bool
-    def __init__(self, max_tokens: _Optional[int] = ..., temperature: _Optional[float] = ..., top_p: _Optional[float] = ..., top_k: _Optional[int] = ..., seed: _Optional[int] = ..., stop: _Optional[_Iterable[str]] = ..., stop_token_ids: _Optional[_Iterable[int]] = ..., ignore_eos: bool = ...) -> None: ...
+    min_p: float
+    min_tokens: int
+    frequency_penalty: float
+    presence_penalty: float
+    repetition_penalty: float
+    logit_bias: _containers.ScalarMap[int, float]
+    logprobs: int
+    prompt_logprobs: int
+    grammar: Grammar
+    def __init__(self, max_tokens: _Optional[int] = ..., temperature: _Optional[float] = ..., top_p: _Optional[float] = ..., top_k: _Optional[int] = ..., seed: _Optional[int] = ..., stop: _Optional[_Iterable[str]] = ..., stop_token_ids: _Optional[_Iterable[int]] = ..., ignore_eos: bool = ..., min_p: _Optional[float] = ..., min_tokens: _Optional[int] = ..., frequency_penalty: _Optional[float] = ..., presence_penalty: _Optional[float] = ..., repetition_penalty: _Optional[float] = ..., logit_bias: _Optional[_Mapping[int, float]] = ..., logprobs: _Optional[int] = ..., prompt_logprobs: _Optional[int] = ..., grammar: _Optional[_Union[Grammar, _Mapping]] = ...) -> None: ...
+
+class Grammar(_message.Message):
+    __slots__ = ("kind", "text")
+    class Kind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+        __slots__ = ()
+        KIND_UNSPECIFIED: _ClassVar[Grammar.Kind]
+        KIND_JSON_SCHEMA: _ClassVar[Grammar.Kind]
+        KIND_REGEX: _ClassVar[Grammar.Kind]
+        KIND_LARK: _ClassVar[Grammar.Kind]
+    KIND_UNSPECIFIED: Grammar.Kind
+    KIND_JSON_SCHEMA: Grammar.Kind
+    KIND_REGEX: Grammar.Kind
+    KIND_LARK: Grammar.Kind
+    KIND_FIELD_NUMBER: _ClassVar[int]
+    TEXT_FIELD_NUMBER: _ClassVar[int]
+    kind: Grammar.Kind
+    text: str
+    def __init__(self, kind: _Optional[_Union[Grammar.Kind, str]] = ..., text: _Optional[str] = ...) -> None: ...
 
 class BeamSearch(_message.Message):
     __slots__ = ("width", "length_penalty", "early_stopping")
@@ -204,7 +251,7 @@ class StepEvents(_message.Message):
     def __init__(self, events: _Optional[_Iterable[_Union[Event, _Mapping]]] = ...) -> None: ...
 
 class Event(_message.Message):
-    __slots__ = ("stream", "index", "admitted", "delta", "finished", "refused", "output_finished")
+    __slots__ = ("stream", "index", "admitted", "delta", "finished", "refused", "output_finished", "prompt_scores")
     STREAM_FIELD_NUMBER: _ClassVar[int]
     INDEX_FIELD_NUMBER: _ClassVar[int]
     ADMITTED_FIELD_NUMBER: _ClassVar[int]
@@ -212,6 +259,7 @@ class Event(_message.Message):
     FINISHED_FIELD_NUMBER: _ClassVar[int]
     REFUSED_FIELD_NUMBER: _ClassVar[int]
     OUTPUT_FINISHED_FIELD_NUMBER: _ClassVar[int]
+    PROMPT_SCORES_FIELD_NUMBER: _ClassVar[int]
     stream: int
     index: int
     admitted: Admitted
@@ -219,7 +267,8 @@ class Event(_message.Message):
     finished: Finished
     refused: Refused
     output_finished: OutputFinished
-    def __init__(self, stream: _Optional[int] = ..., index: _Optional[int] = ..., admitted: _Optional[_Union[Admitted, _Mapping]] = ..., delta: _Optional[_Union[Delta, _Mapping]] = ..., finished: _Optional[_Union[Finished, _Mapping]] = ..., refused: _Optional[_Union[Refused, _Mapping]] = ..., output_finished: _Optional[_Union[OutputFinished, _Mapping]] = ...) -> None: ...
+    prompt_scores: PromptScores
+    def __init__(self, stream: _Optional[int] = ..., index: _Optional[int] = ..., admitted: _Optional[_Union[Admitted, _Mapping]] = ..., delta: _Optional[_Union[Delta, _Mapping]] = ..., finished: _Optional[_Union[Finished, _Mapping]] = ..., refused: _Optional[_Union[Refused, _Mapping]] = ..., output_finished: _Optional[_Union[OutputFinished, _Mapping]] = ..., prompt_scores: _Optional[_Union[PromptScores, _Mapping]] = ...) -> None: ...
 
 class Admitted(_message.Message):
     __slots__ = ("max_tokens",)
@@ -228,24 +277,44 @@ class Admitted(_message.Message):
     def __init__(self, max_tokens: _Optional[int] = ...) -> None: ...
 
 class Delta(_message.Message):
-    __slots__ = ("token_ids", "text")
+    __slots__ = ("token_ids", "text", "scores")
     TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
     TEXT_FIELD_NUMBER: _ClassVar[int]
+    SCORES_FIELD_NUMBER: _ClassVar[int]
     token_ids: _containers.RepeatedScalarFieldContainer[int]
     text: str
-    def __init__(self, token_ids: _Optional[_Iterable[int]] = ..., text: _Optional[str] = ...) -> None: ...
+    scores: _containers.RepeatedCompositeFieldContainer[TokenScore]
+    def __init__(self, token_ids: _Optional[_Iterable[int]] = ..., text: _Optional[str] = ..., scores: _Optional[_Iterable[_Union[TokenScore, _Mapping]]] = ...) -> None: ...
+
+class TokenScore(_message.Message):
+    __slots__ = ("logprob", "top_ids", "top_logprobs")
+    LOGPROB_FIELD_NUMBER: _ClassVar[int]
+    TOP_IDS_FIELD_NUMBER: _ClassVar[int]
+    TOP_LOGPROBS_FIELD_NUMBER: _ClassVar[int]
+    logprob: float
+    top_ids: _containers.RepeatedScalarFieldContainer[int]
+    top_logprobs: _containers.RepeatedScalarFieldContainer[float]
+    def __init__(self, logprob: _Optional[float] = ..., top_ids: _Optional[_Iterable[int]] = ..., top_logprobs: _Optional[_Iterable[float]] = ...) -> None: ...
+
+class PromptScores(_message.Message):
+    __slots__ = ("scores",)
+    SCORES_FIELD_NUMBER: _ClassVar[int]
+    scores: _containers.RepeatedCompositeFieldContainer[TokenScore]
+    def __init__(self, scores: _Optional[_Iterable[_Union[TokenScore, _Mapping]]] = ...) -> None: ...
 
 class Finished(_message.Message):
-    __slots__ = ("reason", "text", "usage", "detail")
+    __slots__ = ("reason", "text", "usage", "detail", "embedding")
     REASON_FIELD_NUMBER: _ClassVar[int]
     TEXT_FIELD_NUMBER: _ClassVar[int]
     USAGE_FIELD_NUMBER: _ClassVar[int]
     DETAIL_FIELD_NUMBER: _ClassVar[int]
+    EMBEDDING_FIELD_NUMBER: _ClassVar[int]
     reason: FinishReason
     text: str
     usage: Usage
     detail: str
-    def __init__(self, reason: _Optional[_Union[FinishReason, str]] = ..., text: _Optional[str] = ..., usage: _Optional[_Union[Usage, _Mapping]] = ..., detail: _Optional[str] = ...) -> None: ...
+    embedding: _containers.RepeatedScalarFieldContainer[float]
+    def __init__(self, reason: _Optional[_Union[FinishReason, str]] = ..., text: _Optional[str] = ..., usage: _Optional[_Union[Usage, _Mapping]] = ..., detail: _Optional[str] = ..., embedding: _Optional[_Iterable[float]] = ...) -> None: ...
 
 class OutputFinished(_message.Message):
     __slots__ = ("reason", "text")

@@ -75,7 +75,7 @@ class Commit:
                 held = sequence.kv_block_seconds + table.block_seconds + table.num_metered * (now - table.since)
                 handle, index, times = sequence.handle, sequence.index, sequence.num_preemptions
                 # In the order of RequestOutput's fields, with their defaults: a call of it takes twice as long.
-                news = (handle, (token,), held * block_bytes, times, index, 0, 0.0, 0, None, None, "", (), 0, 0.0)
+                news = (handle, (token,), held * block_bytes, times, index, 0, 0.0, 0, None, None, "", (), 0, 0.0, None)
                 outputs.append(_new(RequestOutput, news))
             else:
                 outputs.append(self._announcement(sequence, now, (token,)))

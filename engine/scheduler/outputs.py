@@ -3,6 +3,7 @@
 from typing import NamedTuple
 
 from engine.request import FinishReason, RefusalCode, SequenceId
+from engine.step import TokenLogprobs
 
 
 class Refusal(NamedTuple):
@@ -11,6 +12,16 @@ class Refusal(NamedTuple):
     code: RefusalCode
     message: str
     field: str = ""
+
+
+class OutputExtras(NamedTuple):
+    """What few requests ask for beside tokens."""
+
+    top: tuple[
+        tuple[tuple[int, float], ...], ...
+    ] = ()  # for each of `token_ids`: (token id, log-probability), best first
+    prompt: tuple[TokenLogprobs, ...] = ()  # of the prompt's tokens from the second on, once, before the first token
+    embedding: tuple[float, ...] = ()  # with the end of a request to embed
 
 
 class RequestOutput(NamedTuple):
@@ -39,3 +50,4 @@ class RequestOutput(NamedTuple):
     logprobs: tuple[float, ...] = ()  # natural; of the sampled tokens under the model's own distribution
     unseen_tokens: int = 0  # beam search: tokens generated that no output has shown
     score: float = 0.0  # beam search, with the end: what its outputs are ranked by
+    extras: OutputExtras | None = None  # None for nearly all

@@ -28,6 +28,7 @@ from engine.scheduler.commit import Commit
 from engine.scheduler.enforce import AT_ONCE, BLOCKS_A_PLAN, PLAN_SECONDS, Enforcement
 from engine.scheduler.flight import Flight, audit_flights
 from engine.scheduler.intake import Intake
+from engine.scheduler.options import options_of
 from engine.scheduler.outputs import RequestOutput
 from engine.scheduler.portions import Portions, Prefills
 from engine.scheduler.room import make_room
@@ -323,6 +324,7 @@ class Scheduler:
                 position,
                 sequence.random_key,
                 hosted,
+                options_of(sequence, computed, 1) if sequence.is_special else None,
             )
             parts.append(_new(SequenceStep, step))
         if num_preempted != self.roster.num_preemptions:
@@ -393,10 +395,11 @@ class Scheduler:
                     row=sequence.table.row,
                     start=start,
                     token_ids=tuple(sequence.tokens[start:end]),
-                    sampling=sequence.sampling if end == len(sequence.tokens) else None,
+                    sampling=sequence.sampling if end == len(sequence.tokens) and not sequence.request.embed else None,
                     position=sequence.generated,
                     random_key=sequence.random_key,
                     hosted=sequence.table.hosted,
+                    options=options_of(sequence, start, num_tokens) if sequence.is_special else None,
                 )
             )
             sequence.computed = end

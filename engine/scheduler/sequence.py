@@ -2,6 +2,7 @@
 
 from enum import Enum
 
+from engine.constraints.base import Constraint
 from engine.memory.keys import KeyChain
 from engine.memory.table import BlockTable, SharedMeter
 from engine.request import GenerationRequest, SequenceId
@@ -50,11 +51,13 @@ class SequenceState:
         "chain_stamp",
         "charged",
         "computed",
+        "constraint",
         "evictions",
         "group",
         "handle",
         "id",
         "index",
+        "is_special",
         "join_until",
         "kv_block_seconds",
         "max_length",
@@ -100,6 +103,9 @@ class SequenceState:
         self.max_length = self.num_prompt  # tokens of prompt and output, all limits applied
         self.stop_ids: frozenset[int] = frozenset()
         self.sampling = request.sampling
+        self.constraint: Constraint | None = None  # what its output must be, as far as it has come
+        asks = self.sampling.min_tokens or self.sampling.prompt_logprobs >= 0 or request.embed
+        self.is_special = bool(asks or self.sampling.looks_back)  # its steps have options
         self.random_key = 0
         self.table: BlockTable | None = None
         self.streams = False  # it runs, and its oldest blocks go to host memory (streaming.py)
@@ -136,9 +142,10 @@ class SequenceState:
     def needs_result(self) -> bool:
         """Whether its next step can only be planned when the token before it is known on the host.
 
-        Such a sequence is never in a plan that is made ahead of its token. Today: the beams of a search.
+        Such a sequence is never in a plan that is made ahead of its token: the beams of a search, and those whose
+        choice depends on the tokens before it.
         """
-        return self.beams is not None
+        return self.beams is not None or self.sampling.looks_back
 
     @property
     def num_places(self) -> int:
