@@ -1,23 +1,27 @@
 """Errors of the OpenAI surface, and their one mapping to bodies.
 
-ApiError                 {"error": {message, type, param, code}} under `status`
-├── BadRequest       400 the client's request is wrong; `param` names the field
-├── ContextTooLong   400 context_length_exceeded
-├── InvalidKey       401 invalid_api_key
-├── Forbidden        403 the key is right, the place or the page it comes from is not
-├── ModelNotFound    404 also for a model hidden from the tenant
-├── NotFound         404 unknown path
-├── MethodNotAllowed 405
-├── BodyTooSlow      408 the body didn't come within its time
-├── BodyTooLarge     413
-├── RateLimited      429 rate_limit_exceeded, with the time to wait
-├── WorkerFailed     502 the worker died under the request
-├── Overloaded       503 server_is_overloaded: nothing can serve it now, a later try may
-└── InternalError    500 a defect of ours
-ClientLeft               nobody is there to read an answer; never sent
+ApiError                    {"error": {message, type, param, code}} under `status`
+├── BadRequest          400 the client's request is wrong; `param` names the field
+│   └── ContextTooLong  400 context_length_exceeded
+├── InvalidKey          401 invalid_api_key
+├── Forbidden           403 the key is right, the place or the page it comes from is not
+├── NotFound            404 unknown path
+│   └── ModelNotFound   404 also for a model hidden from the tenant
+├── MethodNotAllowed    405
+├── BodyTooSlow         408 the body didn't come within its time
+├── BodyTooLarge        413
+├── UnsupportedEncoding 415 the body is compressed
+├── RateLimited         429 rate_limit_exceeded, with the time to wait
+├── InternalError       500 a defect of ours
+├── WorkerFailed        502 the worker died under the request
+└── Overloaded          503 server_is_overloaded: nothing can serve it now, a later try may
+ClientLeft                  nobody is there to read an answer; never sent
+
+docs/api/errors.md is made of these classes: what their docstrings say, `fix` and `codes`.
 """
 
 import math
+from collections.abc import Mapping
 from typing import ClassVar
 
 import msgspec
@@ -35,11 +39,16 @@ class ClientLeft(Exception):
 
 
 class ApiError(Exception):
-    """An answer other than 2xx. `headers` are added to the response."""
+    """An answer other than 2xx. `headers` are added to the response.
+
+    A class's docstring says when it comes, in words for its reader.
+    """
 
     status: ClassVar[int] = 500
     type: str = "server_error"
     code: ClassVar[str | None] = None
+    fix: ClassVar[str] = ""  # what a client does about it
+    codes: ClassVar[Mapping[str, str]] = {}  # what else than `code` it may carry, and what each says
 
     def __init__(self, message: str, *, param: str | None = None, code: str | None = None) -> None:
         super().__init__(message)
@@ -64,12 +73,28 @@ class BadRequest(ApiError):
 
     status = 400
     type = "invalid_request_error"
+    fix = "Change the field that `param` names as `message` says. The same request fails again."
+    codes: ClassVar[Mapping[str, str]] = {
+        "unknown_field": "a field that isn't part of this API; none is ever ignored",
+        "missing_field": "a field that is needed",
+        "no_chat_template": "the model has no chat form: use `/v1/completions`",
+        "kv_limit_exceeded": "the request can never fit the tenant's hard limit of KV memory",
+        "max_output_exceeded": "more output was asked for than the tenant's policy allows",
+        "client_too_slow": "in a stream: its reader fell so far behind that it was ended",
+        "unknown_event": "websocket: `type` is no event of a client's",
+        "event_too_large": "websocket: the event is too long",
+        "too_many_responses": "websocket: as many responses run on this socket as may",
+        "too_many_prefetches": "websocket: more prefetches in a minute than one socket may ask for",
+        "response_not_found": "websocket: no such response is running",
+    }
 
 
 class ContextTooLong(BadRequest):
-    """Prompt and output don't fit the context."""
+    """Prompt and output don't fit the context of the model or of the tenant's policy."""
 
     code = "context_length_exceeded"
+    fix = "Shorten the prompt, or ask for less output."
+    codes: ClassVar[Mapping[str, str]] = {}
 
 
 class InvalidKey(ApiError):
@@ -78,6 +103,7 @@ class InvalidKey(ApiError):
     status = 401
     type = "invalid_request_error"
     code = "invalid_api_key"
+    fix = "Send a key that the console shows as active: `Authorization: Bearer tg_live_…`."
 
 
 class Forbidden(ApiError):
@@ -86,20 +112,31 @@ class Forbidden(ApiError):
     status = 403
     type = "invalid_request_error"
     code = "forbidden"
+    fix = "Use another key, or have this one's scopes or addresses changed in the console."
+    codes: ClassVar[Mapping[str, str]] = {
+        "insufficient_scope": "the key lacks the scope that `message` names",
+        "ip_not_authorized": "the key may not be used from this address",
+    }
 
 
 class NotFound(ApiError):
-    """No such path."""
+    """There is no such path or object."""
 
     status = 404
     type = "invalid_request_error"
     code = "not_found"
+    fix = "Check the path, or the id in it."
+    codes: ClassVar[Mapping[str, str]] = {
+        "session_not_found": "no worker has such a session of yours",
+    }
 
 
 class ModelNotFound(NotFound):
-    """No such model, or not for this tenant."""
+    """There is no such model, or not for this key."""
 
     code = "model_not_found"
+    fix = "Take a name that `GET /v1/models` lists."
+    codes: ClassVar[Mapping[str, str]] = {}
 
     def __init__(self, model: str) -> None:
         super().__init__(f"The model `{model[:200]}` does not exist or you do not have access to it.", param="model")
@@ -111,6 +148,7 @@ class MethodNotAllowed(ApiError):
     status = 405
     type = "invalid_request_error"
     code = "method_not_allowed"
+    fix = "Use the method that the documentation names."
 
 
 class BodyTooSlow(ApiError):
@@ -119,6 +157,7 @@ class BodyTooSlow(ApiError):
     status = 408
     type = "invalid_request_error"
     code = "request_timeout"
+    fix = "Send it again, over a better connection or smaller."
 
 
 class BodyTooLarge(ApiError):
@@ -127,6 +166,7 @@ class BodyTooLarge(ApiError):
     status = 413
     type = "invalid_request_error"
     code = "request_too_large"
+    fix = "Send less text."
 
 
 class UnsupportedEncoding(ApiError):
@@ -135,14 +175,22 @@ class UnsupportedEncoding(ApiError):
     status = 415
     type = "invalid_request_error"
     code = "unsupported_encoding"
+    fix = "Send it uncompressed, without `Content-Encoding`."
 
 
 class RateLimited(ApiError):
-    """A limit is used up; `wait_seconds` until a try can succeed, None where none ever can."""
+    """A limit of requests or tokens a minute is used up, or the tenant's queue is full.
+
+    `wait_seconds` until a try can succeed, None where none ever can.
+    """
 
     status = 429
     type = "rate_limit_error"
     code = "rate_limit_exceeded"
+    fix = (
+        "Wait as long as `retry-after-ms` says, then send it again. `x-should-retry: false` says that no wait helps: "
+        "the prompt alone is over the limit."
+    )
 
     def __init__(self, message: str, *, wait_seconds: float | None) -> None:
         super().__init__(message)
@@ -152,29 +200,33 @@ class RateLimited(ApiError):
             self.headers += retry_headers(wait_seconds)
 
 
+class InternalError(ApiError):
+    """A defect of ours; the log has it under the request id."""
+
+    fix = "Send it again; tell the operator the `x-request-id` where it stays."
+
+    def __init__(self) -> None:
+        super().__init__("The server had an error while processing your request. Quote the x-request-id to support.")
+
+
 class WorkerFailed(ApiError):
     """The worker failed while it served the request."""
 
     status = 502
     code = "worker_failed"
+    fix = "Send it again: another worker, or the same one restarted, takes it."
 
 
 class Overloaded(ApiError):
-    """Nothing can serve the request now."""
+    """Nothing can serve the request now: the server restarts, or no worker can be reached."""
 
     status = 503
     code = "server_is_overloaded"
+    fix = "Wait as long as `retry-after-ms` says, then send it again."
 
     def __init__(self, message: str, *, wait_seconds: float = 1.0) -> None:
         super().__init__(message)
         self.headers += retry_headers(wait_seconds)
-
-
-class InternalError(ApiError):
-    """A defect of ours; the log has it under the request id."""
-
-    def __init__(self) -> None:
-        super().__init__("The server had an error while processing your request. Quote the x-request-id to support.")
 
 
 def retry_headers(wait_seconds: float) -> Headers:
