@@ -4,14 +4,16 @@ import asyncio
 from collections import deque
 from collections.abc import Callable
 from types import TracebackType
-from typing import Self
+from typing import NamedTuple, Self
 
 import msgspec
 
 from engine.protocol import pb
 from gateway.workers.errors import GenerationFailed, Refused, SlowConsumer
 
-MAX_UNREAD = 1 << 20  # characters of text that a slow reader may leave unread before its request is cancelled
+MAX_UNREAD = 1 << 20  # characters of text, and bytes of scores as they came, that a slow reader may leave unread before
+# its request is cancelled
+_JOINED_SCORES = 1024  # at most so many in one event
 _GOOD_ENDS = (pb.FINISH_REASON_STOP, pb.FINISH_REASON_LENGTH)
 
 
@@ -21,11 +23,30 @@ class Admitted(msgspec.Struct, frozen=True):
     max_tokens: int
 
 
+class TokenScore(NamedTuple):
+    """Natural log-probabilities at one place, by the model's own distribution."""
+
+    logprob: float  # of the token that is there
+    top: tuple[tuple[int, float], ...] = ()  # (token id, log-probability) of the likeliest ones, best first
+
+
 class Delta(msgspec.Struct, frozen=True):
-    """More text of an output: of one step, or of several where the reader was slower than the worker."""
+    """More text of an output: of one step, or of several where the reader was slower than the worker.
+
+    Where the request asks for log-probabilities, `tokens` are those generated meanwhile, and `scores` theirs, one each;
+    else both are empty. Text that is held back, such as half a character, comes later than its token.
+    """
 
     text: str
     index: int = 0
+    tokens: tuple[int, ...] = ()
+    scores: tuple[TokenScore, ...] = ()
+
+
+class PromptScores(msgspec.Struct, frozen=True):
+    """Of the prompt's tokens from the second on, where they are asked for and there are any: before the first delta."""
+
+    scores: tuple[TokenScore, ...]
 
 
 class OutputFinished(msgspec.Struct, frozen=True):
@@ -47,9 +68,10 @@ class Finished(msgspec.Struct, frozen=True):
     prompt_tokens: int
     cached_tokens: int
     completion_tokens: int
+    embedding: tuple[float, ...] = ()  # of a request to embed: the mean of its last hidden states, not normalised
 
 
-Event = Admitted | Delta | OutputFinished | Finished
+Event = Admitted | PromptScores | Delta | OutputFinished | Finished
 
 
 def tells_at_the_end(submit: pb.Submit) -> bool:
