@@ -3,6 +3,7 @@
 import time
 
 from gateway.api.auth import bearer, check
+from gateway.api.errors import BadRequest
 from gateway.api.exchange import Exchange, Watching
 from gateway.api.respond import answer
 from gateway.api.running import chat_tokens, find_model, job_of, running
@@ -16,6 +17,8 @@ async def chat_completions(exchange: Exchange) -> None:
     """Answer one chat request."""
     grant = await authenticate(exchange, scope="generate")
     request = parse_chat(await exchange.body())
+    if request.tools and request.tool_choice != "none":
+        raise BadRequest("`tools` isn't supported: leave it out", param="tools")
     async with Watching(exchange):
         model = find_model(exchange.web, grant, request.model, request.session)
         prompts = [await chat_tokens(model, request)]

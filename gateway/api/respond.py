@@ -51,7 +51,7 @@ async def stream(exchange: Exchange, running: Running, shape: Shape) -> None:
     except (ApiError, WorkerError) as error:
         if not exchange.status:
             raise
-        reason = error if isinstance(error, ApiError) else from_worker(error)
+        reason = error if isinstance(error, ApiError) else from_worker(running.named(error))
         exchange.noted["error"] = reason.error_code or reason.type
         await exchange.write(frames + sse.event(reason.body()) + sse.DONE)
         await exchange.end()

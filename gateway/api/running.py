@@ -1,7 +1,7 @@
 """From a parsed request to running generations: find the model, admit, route. The same for HTTP and websockets."""
 
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
@@ -9,11 +9,13 @@ from engine.protocol import pb
 from gateway.admission.admit import Permit
 from gateway.api.auth import check_model
 from gateway.api.errors import BadRequest, ContextTooLong, ModelNotFound, Overloaded
+from gateway.api.formats import Asked
 from gateway.api.sampling import Generating, Sampling
 from gateway.api.schemas import ChatRequest, CompletionRequest
 from gateway.routing.choose import affinity
 from gateway.routing.route import Routed
 from gateway.web import Web
+from gateway.workers.errors import Refused, WorkerError
 from gateway.workers.model import Model, NoChatTemplate, TemplateRefused, TextTooLong
 from tenants.contracts import KeyGrant
 
@@ -37,9 +39,11 @@ class Job:
     beams: pb.BeamSearch | None = None
     session: str  # of the tenant; empty: none
     session_seconds: int = 0  # that it is kept after this turn; 0: as long as the worker keeps any
+    tier: str = ""  # "default", "flex" or "priority"; empty: nobody asked, which is the default
     request_id: str
     field: str  # of the client's request that holds the prompt
     limit_field: str  # and the one that says `sampling.max_tokens`; empty: nobody asked for it
+    names: Mapping[str, str]  # the client's names of fields, by the worker's, where they differ
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,11 +53,18 @@ class Running:
     permit: Permit
     runs: list[Routed]
     num_outputs: int  # of each run
+    names: Mapping[str, str]  # as the job has them
 
     @property
     def pending(self) -> bool:
         """Whether more events are there already."""
         return any(run.pending for run in self.runs)
+
+    def named(self, error: WorkerError) -> WorkerError:
+        """Return a worker's refusal with the name that the client gave the field; any other error as it is."""
+        if isinstance(error, Refused) and error.field in self.names:
+            return Refused(error.code, str(error), self.names[error.field])
+        return error
 
 
 def find_model(web: Web, grant: KeyGrant, name: str, session: str = "") -> Model:
@@ -115,6 +126,7 @@ def job_of(
     prompts: Sequence[Sequence[int]],
     request_id: str,
     field: str,
+    asked: Asked | None = None,
 ) -> Job:
     """Return what a request asks for.
 
@@ -124,32 +136,52 @@ def job_of(
         prompts: token ids.
         request_id: of the exchange or the response.
         field: of the client's request that holds the prompts.
+        asked: what the output must be, where that is not the request's own format.
+
+    Raises:
+        BadRequest: what the output must be is too long, or can't be read.
     """
+    asked = asked or request.asked_format()
+    sampling = sampling_of(request, request.limit)
+    if asked is not None:
+        sampling.grammar.CopyFrom(asked.grammar)
+    if request.top_scores is not None:
+        sampling.logprobs = request.top_scores
+        if isinstance(request, CompletionRequest) and request.echo:
+            sampling.prompt_logprobs = request.top_scores
     return Job(
         model=model,
         prompts=prompts,
-        sampling=sampling_of(request, request.limit),
+        sampling=sampling,
         num_outputs=request.num_outputs,
         num_candidates=request.num_candidates,
         beams=_beams_of(request),
         session=request.session,
         session_seconds=request.session_ttl or 0,
+        tier=request.tier,
         request_id=request_id,
         field=field,
         limit_field=request.limit_field,
+        names={"prompt": field} if asked is None else {"prompt": field, "grammar": asked.field},
     )
 
 
 def sampling_of(request: Sampling, limit: int) -> pb.Sampling:
-    """Return the worker's form of a request's sampling; OpenAI's defaults are temperature 1 and top_p 1."""
+    """Return the worker's form of how a request is sampled; OpenAI's defaults are temperature 1 and top_p 1."""
     sampling = pb.Sampling(
         max_tokens=limit,
         temperature=1.0 if request.temperature is None else request.temperature,
         top_p=1.0 if request.top_p is None else request.top_p,
-        top_k=request.top_k or 0,
+        top_k=max(request.top_k or 0, 0),
         stop=request.stops,
         stop_token_ids=request.stop_token_ids or (),
         ignore_eos=bool(request.ignore_eos),
+        min_p=request.min_p or 0.0,
+        min_tokens=request.min_tokens or 0,
+        frequency_penalty=request.frequency_penalty or 0.0,
+        presence_penalty=request.presence_penalty or 0.0,
+        repetition_penalty=request.repetition_penalty or 0.0,
+        logit_bias=request.logit_bias,
     )
     if request.seed is not None:
         sampling.seed = request.seed & (2**64 - 1)
@@ -179,6 +211,7 @@ async def running(web: Web, grant: KeyGrant, job: Job) -> AsyncIterator[Running]
         raise Overloaded("The server is restarting. Try again.")
     _check_length(job)
     _check_output(job, grant)
+    _check_tier(job, grant)
     num_prompt = sum(len(prompt) for prompt in job.prompts)
     expected = job.num_candidates * min(job.sampling.max_tokens or ASSUMED_OUTPUT, grant.policy.max_output)
     tokens = num_prompt + len(job.prompts) * expected
@@ -190,7 +223,13 @@ async def running(web: Web, grant: KeyGrant, job: Job) -> AsyncIterator[Running]
             run = Routed(web.registry, job.model, _submit(grant, job, number, prompt), watch)
             runs.append(run)
             web.drain.enter(run)
-        yield Running(permit, runs, job.num_outputs)
+        started = Running(permit, runs, job.num_outputs, job.names)
+        try:
+            yield started
+        except Refused as refused:
+            if (named := started.named(refused)) is refused:
+                raise
+            raise named from refused
     finally:
         for run in runs:
             run.cancel()
@@ -207,7 +246,7 @@ def _submit(grant: KeyGrant, job: Job, number: int, prompt: Sequence[int]) -> pb
         namespace=grant.namespace,
         session=job.session,
         session_seconds=job.session_seconds,
-        priority=_PRIORITY[grant.policy.priority],
+        priority=_PRIORITY[_class_of(grant, job.tier)],
         token_ids=prompt,
         sampling=job.sampling,
         policy_version=grant.policy.version,
@@ -215,6 +254,22 @@ def _submit(grant: KeyGrant, job: Job, number: int, prompt: Sequence[int]) -> pb
         best_of=0 if job.beams is not None or job.num_candidates == job.num_outputs else job.num_candidates,
         beam_search=job.beams,
     )
+
+
+def _class_of(grant: KeyGrant, tier: str) -> str:
+    """Return the class of service under which a tenant's request of a tier runs."""
+    if tier == "flex":
+        return "batch"
+    return "interactive" if tier == "priority" else grant.policy.priority
+
+
+def _check_tier(job: Job, grant: KeyGrant) -> None:
+    if job.tier == "priority" and grant.policy.priority != "interactive":
+        raise BadRequest(
+            f"`service_tier` is `priority`, which needs the class interactive, and yours is {grant.policy.priority}: "
+            "leave it out, or send `flex`",
+            param="service_tier",
+        )
 
 
 def _check_length(job: Job) -> None:

@@ -3,21 +3,25 @@
 Three kinds of fields:
   served       typed in the Structs below
   harmless     accepted and without effect on the output: `user`, `metadata`, `store: false`, ...
-  at default   of OpenAI's surface, not served; accepted at the value that means "off" (`_CHAT_OFF`, `_COMPLETION_OFF`)
+  at default   of OpenAI's or vLLM's surface, not served; accepted at the value that means "off" (`_CHAT_OFF`,
+               `_COMPLETION_OFF`)
 """
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import Meta
 
-from gateway.api.decode import Off, convert, decode_json
+from gateway.api.decode import Off, Reader
 from gateway.api.errors import BadRequest
-from gateway.api.sampling import MAX_OUTPUTS, MAX_UINT32, Generating, TokenCount, TokenId
+from gateway.api.functions import ToolCalls, ToolChoice, Tools
+from gateway.api.sampling import MAX_OUTPUTS, MAX_UINT32, Generating, TokenCount, TokenId, TopCount
 
 MAX_MESSAGES = 2048  # a template walks them in Python, on the event loop
 MAX_PROMPTS = 128
 MAX_CANDIDATES = 1024  # outputs that one request generates, over all its prompts
+
+_ROLES = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant", "tool": "tool"}
 
 Nothing = Annotated[list[object], Meta(max_length=0)]
 
@@ -31,14 +35,46 @@ class TextPart(msgspec.Struct, tag="text", tag_field="type", forbid_unknown_fiel
 class Message(msgspec.Struct, forbid_unknown_fields=True):
     """One message. The fields from `refusal` on are what an SDK sends back with an assistant's answer, when empty."""
 
-    role: Literal["system", "developer", "user", "assistant"]
+    role: Literal["system", "developer", "user", "assistant", "tool"]
     content: str | list[TextPart] | None = None
     name: str | None = None
+    tool_calls: ToolCalls | None = None  # of an assistant's message
+    tool_call_id: str | None = None  # of a tool's: the call that it answers
     refusal: None = None
     audio: None = None
     function_call: None = None
-    tool_calls: Nothing | None = None
     annotations: Nothing | None = None
+
+    def check(self, path: str) -> None:
+        """Raise BadRequest where the message, which stands at `path`, isn't what its role asks for."""
+        if self.content is None and self.role != "assistant":
+            raise BadRequest(f"`{path}.content` is missing: write a text", param=f"{path}.content")
+        if self.role == "tool":
+            if not self.tool_call_id:
+                raise BadRequest(
+                    f"`{path}.tool_call_id` is missing: name the call that this answers", param=f"{path}.tool_call_id"
+                )
+        elif self.tool_call_id is not None:
+            raise BadRequest(
+                f"`{path}.tool_call_id` belongs to a message of the role `tool`: leave it out",
+                param=f"{path}.tool_call_id",
+            )
+        if self.tool_calls and self.role != "assistant":
+            raise BadRequest(
+                f"`{path}.tool_calls` belongs to a message of the role `assistant`: leave it out",
+                param=f"{path}.tool_calls",
+            )
+
+    def turn(self) -> dict[str, Any]:
+        """Return the message as a chat template takes it; `developer` is today's name of `system`."""
+        turn: dict[str, Any] = {"role": _ROLES[self.role], "content": self.text()}
+        if self.name is not None:
+            turn["name"] = self.name
+        if self.tool_calls:
+            turn["tool_calls"] = msgspec.to_builtins(self.tool_calls)
+        if self.tool_call_id is not None:
+            turn["tool_call_id"] = self.tool_call_id
+        return turn
 
     def text(self) -> str:
         """Return the content as one text; parts are joined by line breaks."""
@@ -52,6 +88,11 @@ class ChatRequest(Generating, forbid_unknown_fields=True, kw_only=True):
 
     messages: Annotated[list[Message], Meta(min_length=1, max_length=MAX_MESSAGES)]
     max_completion_tokens: TokenCount | None = None
+    logprobs: bool | None = None
+    top_logprobs: TopCount | None = None
+    tools: Tools | None = None
+    tool_choice: ToolChoice | None = None
+    parallel_tool_calls: bool | None = None
 
     @property
     def limit(self) -> int:
@@ -63,41 +104,45 @@ class ChatRequest(Generating, forbid_unknown_fields=True, kw_only=True):
         """The field that says `limit`."""
         return "max_completion_tokens" if self.max_completion_tokens else "max_tokens"
 
+    @property
+    def top_scores(self) -> int | None:
+        """How many of the likeliest tokens are told beside each token's log-probability; None: not even that."""
+        return self.top_logprobs or 0 if self.logprobs else None
+
     def check(self) -> None:
         """Raise BadRequest where a rule is broken that the types don't hold."""
         super().check()
         for index, message in enumerate(self.messages):
-            if message.content is None and message.role != "assistant":
-                raise BadRequest(
-                    f"`messages[{index}].content` is missing: write a text", param=f"messages[{index}].content"
-                )
+            message.check(f"messages[{index}]")
         if self.max_tokens and self.max_completion_tokens and self.max_tokens != self.max_completion_tokens:
             raise BadRequest(
                 "`max_tokens` and `max_completion_tokens` disagree: send `max_completion_tokens` alone",
                 param="max_completion_tokens",
             )
+        if self.top_logprobs and not self.logprobs:
+            raise BadRequest(
+                "`top_logprobs` is only allowed when `logprobs` is true: set it, or leave `top_logprobs` out",
+                param="top_logprobs",
+            )
 
-    def conversation(self) -> list[dict[str, str]]:
-        """Return the messages as a chat template takes them; `developer` is today's name of `system`."""
-        turns = []
-        for message in self.messages:
-            turn = {"role": "system" if message.role == "developer" else message.role, "content": message.text()}
-            if message.name is not None:
-                turn["name"] = message.name
-            turns.append(turn)
-        return turns
+    def conversation(self) -> list[dict[str, Any]]:
+        """Return the messages as a chat template takes them."""
+        return [message.turn() for message in self.messages]
 
 
 class CompletionRequest(Generating, forbid_unknown_fields=True, kw_only=True):
     """`POST /v1/completions`. `prompt`: a text, texts, token ids, or lists of token ids."""
 
     prompt: str | list[str | int | list[TokenId]]
+    max_tokens: Annotated[int, Meta(ge=0, le=2**31 - 1)] | None = None  # 0: only what `echo` gives
     best_of: Annotated[int, Meta(ge=1, le=MAX_OUTPUTS)] | None = None
+    echo: bool | None = None
+    logprobs: TopCount | None = None
 
     @property
     def limit(self) -> int:
-        """Tokens of output asked for; OpenAI's default for this surface is 16."""
-        return self.max_tokens or 16
+        """Tokens of output asked for; OpenAI's default for this surface is 16. A worker generates one at least."""
+        return 16 if self.max_tokens is None else max(self.max_tokens, 1)
 
     @property
     def limit_field(self) -> str:
@@ -109,15 +154,31 @@ class CompletionRequest(Generating, forbid_unknown_fields=True, kw_only=True):
         """As on both surfaces; `best_of` are generated at once, and the `n` best come back."""
         return max(super().num_candidates, self.best_of or 0)
 
+    @property
+    def top_scores(self) -> int | None:
+        """How many of the likeliest tokens are told beside each token's log-probability; None: not even that."""
+        return self.logprobs
+
+    @property
+    def only_echoes(self) -> bool:
+        """Whether the answer is the prompt alone, to be scored."""
+        return self.max_tokens == 0
+
     def check(self) -> None:
         """Raise BadRequest where a rule is broken that the types don't hold."""
         super().check()
-        if self.best_of is None or self.best_of == self.num_outputs:
-            return
-        if self.best_of < self.num_outputs:
+        if self.only_echoes and not self.echo:
             raise BadRequest(
-                f"`best_of` is {self.best_of} and `n` {self.num_outputs}: raise `best_of`, of which the best `n` come "
-                "back",
+                "`max_tokens` is 0, which gives nothing without `echo`: raise it, or set `echo` to true",
+                param="max_tokens",
+            )
+        if self.best_of is not None and self.best_of != self.num_outputs:
+            self._check_best_of(self.best_of)
+
+    def _check_best_of(self, best_of: int) -> None:
+        if best_of < self.num_outputs:
+            raise BadRequest(
+                f"`best_of` is {best_of} and `n` {self.num_outputs}: raise `best_of`, of which the best `n` come back",
                 param="best_of",
             )
         if self.use_beam_search:
@@ -147,53 +208,59 @@ class CompletionRequest(Generating, forbid_unknown_fields=True, kw_only=True):
             raise BadRequest(
                 "`prompt` must be a text, a list of texts, a list of token ids or a list of such lists", param="prompt"
             )
-        if not ids and len(items) > MAX_PROMPTS:
-            raise BadRequest(f"`prompt` has {len(items)} entries: send at most {MAX_PROMPTS} at once", param="prompt")
-        if not ids and len(items) * self.num_candidates > MAX_CANDIDATES:
-            raise BadRequest(
-                f"`prompt` has {len(items)} entries and each generates {self.num_candidates} outputs: one request "
-                f"generates at most {MAX_CANDIDATES}. Send fewer prompts, or lower `n`, `best_of` or `beam_width`",
-                param="prompt",
-            )
         if ids:
             if any(not 0 <= token <= MAX_UINT32 for token in ids):
                 raise BadRequest("`prompt` has a token id that is negative or too large", param="prompt")
             return [ids]
+        self._check_many(len(items))
         return texts or lists
+
+    def _check_many(self, count: int) -> None:
+        if count > MAX_PROMPTS:
+            raise BadRequest(f"`prompt` has {count} entries: send at most {MAX_PROMPTS} at once", param="prompt")
+        if count * self.num_candidates > MAX_CANDIDATES:
+            raise BadRequest(
+                f"`prompt` has {count} entries and each generates {self.num_candidates} outputs: one request "
+                f"generates at most {MAX_CANDIDATES}. Send fewer prompts, or lower `n`, `best_of` or `beam_width`",
+                param="prompt",
+            )
 
 
 _SHARED_OFF: Off = {
-    "presence_penalty": (0,),
-    "frequency_penalty": (0,),
-    "logit_bias": ({},),
+    "include_stop_str_in_output": (False,),
+    "skip_special_tokens": (True,),
+    "spaces_between_special_tokens": (True,),
+    "allowed_token_ids": ([],),
+    "bad_words": ([],),
+    "prompt_logprobs": (),
+    "truncate_prompt_tokens": (),
 }
 _CHAT_OFF: Off = {
     **_SHARED_OFF,
-    "logprobs": (False,),
-    "top_logprobs": (0,),
-    "tools": ([],),
-    "tool_choice": ("none", "auto"),
-    "parallel_tool_calls": (True, False),
     "functions": ([],),
     "function_call": ("none", "auto"),
-    "response_format": ({"type": "text"},),
     "modalities": (["text"],),
-    "service_tier": ("auto", "default"),
     "store": (False,),
+    "verbosity": ("medium",),
+    "echo": (False,),
+    "add_generation_prompt": (True,),
+    "continue_final_message": (False,),
+    "chat_template_kwargs": ({},),
     "audio": (),
     "prediction": (),
     "reasoning_effort": (),
-    "verbosity": (),
     "web_search_options": (),
+    "prompt_cache_options": (),
     "prompt_cache_retention": (),
     "moderation": (),
 }
 _COMPLETION_OFF: Off = {
     **_SHARED_OFF,
-    "echo": (False,),
-    "logprobs": (),
     "suffix": (),
+    "add_special_tokens": (True,),
 }
+_CHAT = Reader(ChatRequest, _CHAT_OFF)
+_COMPLETION = Reader(CompletionRequest, _COMPLETION_OFF)
 
 
 def parse_chat(body: bytes | bytearray) -> ChatRequest:
@@ -202,7 +269,7 @@ def parse_chat(body: bytes | bytearray) -> ChatRequest:
     Raises:
         BadRequest: names the field and the fix.
     """
-    return convert(decode_json(body), ChatRequest, _CHAT_OFF)
+    return _CHAT.read(body)
 
 
 def parse_completion(body: bytes | bytearray) -> CompletionRequest:
@@ -211,4 +278,4 @@ def parse_completion(body: bytes | bytearray) -> CompletionRequest:
     Raises:
         BadRequest: names the field and the fix.
     """
-    return convert(decode_json(body), CompletionRequest, _COMPLETION_OFF)
+    return _COMPLETION.read(body)
