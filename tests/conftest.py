@@ -3,8 +3,12 @@
 from collections.abc import Iterator
 
 import pytest
+from hypothesis import settings
 
 from tests.product import RunningProduct, running_product
+
+settings.register_profile("tests", deadline=None)  # no example is wrong for being slow: the machine may be busy
+settings.load_profile("tests")
 
 ON_THE_PRODUCT = ("flow", "browser", "chaos")
 

@@ -163,8 +163,8 @@ class DiskTier:
         num_read = 0
         for event in self.store.poll():
             match event:
-                case Written(key, _):
-                    self._host.let_go(self._writes.pop(key))
+                case Written(key, ok):
+                    self._written(key, ok=ok, now=now)
                 case ReadDone(key, ok, _):
                     self._host.arrived(self._reads.pop(key), ok=ok)
                     num_read += 1
@@ -180,6 +180,15 @@ class DiskTier:
         if now - self._refused_at >= _RETRY_SECONDS and (self._kept or self._has_changed()):
             self._write(now)
         return erased
+
+    def _written(self, key: BlockKey, *, ok: bool, now: float) -> None:
+        """Let go of what has been written; where that failed it is tried again, after a while."""
+        slab, entry = self._writes.pop(key), self._host.get(key)
+        if not ok and entry is not None and entry.slab == slab:
+            entry.saved = False
+            self._kept[key] = None
+            self._refused_at = now
+        self._host.let_go(slab)
 
     def _measure(self, num_read: int) -> None:
         at = time.monotonic()

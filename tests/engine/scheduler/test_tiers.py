@@ -378,6 +378,20 @@ def test_a_full_arena_is_written_ahead(sunk: TieredWorld) -> None:
     assert sum(key in sunk.store for prompt in others for key in chain_of(sunk, "minnow", prompt)) > 0
 
 
+def test_what_could_not_be_written_is_written_when_the_disk_is_well_again(sunk: TieredWorld) -> None:
+    """A block counts as saved only while its write may still succeed."""
+    prompt = [number % 7 + 60 for number in range(40)]
+    keys = chain_of(sunk, "minnow", prompt)
+    sunk.files.fail("write")
+    request = sunk.submit("minnow", prompt, 1)
+    until(sunk, lambda: request in sunk.finished)
+    sunk.scheduler.memory.tiers.park(keys)
+    until(sunk, lambda: sunk.store.stats().errors.get("write"))
+    assert not any(key in sunk.store for key in keys)
+    sunk.files.failing.clear()
+    until(sunk, lambda: all(key in sunk.store for key in keys))
+
+
 def test_an_erased_session_is_not_on_the_disk(sunk: TieredWorld, tmp_path: Path) -> None:
     """None of its bytes are in any file when the erasure is done, nor in pages or slabs."""
     pattern = bytes(sunk.runner.slab_memory(next(iter(dict(sunk.scheduler.memory.host.blocks()).values()))))[:64]
