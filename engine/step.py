@@ -9,8 +9,7 @@ samples stands in the plan of t + 1 as a placeholder, which the runner replaces 
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from types import MappingProxyType
+from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -19,13 +18,24 @@ import numpy.typing as npt
 from engine.request import BlockId, SamplingParams, SequenceId, SlabId
 
 
+class LogitChanges(NamedTuple):
+    """How a choice changes the logits of some tokens. The arrays are valid until the step has been launched.
+
+    A logit becomes `x = logit + bias`, then `x / repetition` where it is positive, else `x * repetition`, then
+    `x - penalty`.
+    """
+
+    token_ids: npt.NDArray[np.int64]  # `[K]`, each once
+    values: npt.NDArray[np.float32]  # `[3, K]`: bias, repetition and penalty of each
+
+
 class StepOptions(NamedTuple):
     """What few sequences ask for beside sampling. Those whose choice looks back are in no plan made ahead."""
 
-    history: Sequence[int] = ()  # for penalties: prompt and output so far
-    num_prompt: int = 0  # tokens of `history` that are the prompt
+    changes: LogitChanges | None = None  # by bias and penalties; not of the log-probabilities that are reported
     banned: frozenset[int] = frozenset()  # token ids that are not to be chosen in this step: its end tokens, too early
     mask: npt.NDArray[np.uint32] | None = None  # `[ceil(vocab / 32)]`: bit `i % 32` of word `i // 32` allows token `i`
+    num_prompt: int = 0  # of the sequence's tokens, those that are the prompt; of use to what follows
     prompt_logprobs: int = -1  # log-probabilities of the tokens that follow each of `token_ids` in the prompt
     prompt_next: int = -1  # the token that follows the last of `token_ids`, if it is of the prompt; -1: none
     pool: bool = False  # add the last hidden states of `token_ids` up, return the mean with the prompt's last token
@@ -143,8 +153,8 @@ class StepResult:
     logprobs: tuple[TokenLogprobs | None, ...] = ()
     store_seconds: float = 0.0  # that the plan's stores took, in `seconds`
     load_seconds: float = 0.0
-    prompt_logprobs: Mapping[SequenceId, tuple[TokenLogprobs, ...]] = MappingProxyType({})  # of chunks that ask
-    pooled: Mapping[SequenceId, tuple[float, ...]] = MappingProxyType({})  # means, of prompts that end in this step
+    prompt_logprobs: Mapping[SequenceId, tuple[TokenLogprobs, ...]] = field(default_factory=dict)  # of chunks that ask
+    pooled: Mapping[SequenceId, tuple[float, ...]] = field(default_factory=dict)  # means, of prompts that end in this step
 
 
 class StepHandle(Protocol):
