@@ -154,7 +154,7 @@ class StepResult:
     store_seconds: float = 0.0  # that the plan's stores took, in `seconds`
     load_seconds: float = 0.0
     prompt_logprobs: Mapping[SequenceId, tuple[TokenLogprobs, ...]] = field(default_factory=dict)  # of chunks that ask
-    pooled: Mapping[SequenceId, tuple[float, ...]] = field(default_factory=dict)  # means, of prompts that end in this step
+    pooled: Mapping[SequenceId, tuple[float, ...]] = field(default_factory=dict)  # means of whole prompts
 
 
 class StepHandle(Protocol):
