@@ -13,6 +13,7 @@ from gateway.admission.admit import Admission
 from gateway.admission.leases import STORE_SECONDS, Leases
 from gateway.admission.trials import Trials
 from gateway.api.auth import KeyCache
+from gateway.api.kept import KeptAnswers
 from gateway.config import GatewayConfig
 from gateway.database import conninfo
 from gateway.drain import Drain
@@ -35,6 +36,7 @@ class Web:
     drain: Drain
     reads: Reads
     sessions: SessionDesk
+    kept: KeptAnswers
     metrics: RequestMetrics
 
 
@@ -82,5 +84,6 @@ async def running(config: GatewayConfig) -> AsyncIterator[Web]:
             drain=drain,
             reads=reads,
             sessions=sessions,
+            kept=KeptAnswers(store),
             metrics=of_process(),
         )

@@ -1,26 +1,37 @@
 """`POST /v1/completions`: one or several prompts, each a text or token ids, `n` choices each."""
 
-from gateway.api.chat import authenticate, head
+from collections.abc import Sequence
+
+from gateway.api.chat import authenticate, head, received
 from gateway.api.errors import BadRequest
 from gateway.api.exchange import Exchange, Watching
+from gateway.api.idempotency import once
+from gateway.api.reading import readings
 from gateway.api.respond import answer
 from gateway.api.running import find_model, job_of, running, text_tokens
 from gateway.api.schemas import CompletionRequest, parse_completion
-from gateway.api.shapes import CompletionShape
+from gateway.api.text_shape import CompletionShape, Echo, Prompt
 from gateway.workers.model import Model
+from tenants.contracts import KeyGrant
 
 
 async def completions(exchange: Exchange) -> None:
     """Answer one completion request."""
     grant = await authenticate(exchange, scope="generate")
-    request = parse_completion(await exchange.body())
-    async with Watching(exchange):
-        model = find_model(exchange.web, grant, request.model, request.session)
-        prompts = await _tokens(model, request)
-        job = job_of(request, model, prompts=prompts, request_id=exchange.request_id, field="prompt")
-        shape = CompletionShape(head(exchange, model, "cmpl"), request.include_usage)
-        async with running(exchange.web, grant, job) as started:
-            await answer(exchange, started, shape, streamed=bool(request.stream))
+    request, entry = await received(exchange, grant, parse_completion)
+    async with Watching(exchange), once(exchange, entry) as due:
+        if due:
+            await _serve(exchange, grant, request)
+
+
+async def _serve(exchange: Exchange, grant: KeyGrant, request: CompletionRequest) -> None:
+    model = find_model(exchange.web, grant, request.model, request.session)
+    prompts = await _tokens(model, request)
+    job = job_of(request, model, prompts=prompts, request_id=exchange.request_id, field="prompt")
+    response, echo = head(exchange, model, request, "cmpl"), _echo(model, request, prompts)
+    async with running(exchange.web, grant, job) as started:
+        shape = CompletionShape(response, model.vocabulary, readings(request, model), echo)
+        await answer(exchange, started, shape, streamed=bool(request.stream))
 
 
 async def _tokens(model: Model, request: CompletionRequest) -> list[list[int]]:
@@ -33,3 +44,12 @@ async def _tokens(model: Model, request: CompletionRequest) -> list[list[int]]:
             f"`prompt` has a token id outside the model's vocabulary of {model.vocab_size}", param="prompt"
         )
     return lists
+
+
+def _echo(model: Model, request: CompletionRequest, prompts: Sequence[Sequence[int]]) -> Echo | None:
+    """Return what the answer says of its prompts; a text is echoed as the client wrote it."""
+    if not request.echo and request.logprobs is None:
+        return None
+    texts = [text if isinstance(text, str) else model.text(text) for text in request.prompts()]
+    told = [Prompt(text, tokens) for text, tokens in zip(texts, prompts, strict=True)]
+    return Echo(prompts=told, shown=bool(request.echo), alone=request.only_echoes)

@@ -9,8 +9,10 @@ ApiError                    {"error": {message, type, param, code}} under `statu
 │   └── ModelNotFound   404 also for a model hidden from the tenant
 ├── MethodNotAllowed    405
 ├── BodyTooSlow         408 the body didn't come within its time
+├── IdempotencyKeyInUse 409 the same request is still being served
 ├── BodyTooLarge        413
 ├── UnsupportedEncoding 415 the body is compressed
+├── IdempotencyKeyReused 422 another request has the key
 ├── RateLimited         429 rate_limit_exceeded, with the time to wait
 ├── InternalError       500 a defect of ours
 ├── WorkerFailed        502 the worker died under the request
@@ -158,6 +160,28 @@ class BodyTooSlow(ApiError):
     type = "invalid_request_error"
     code = "request_timeout"
     fix = "Send it again, over a better connection or smaller."
+
+
+class IdempotencyKeyInUse(ApiError):
+    """The request that has this `Idempotency-Key` is still being served."""
+
+    status = 409
+    type = "idempotency_error"
+    code = "idempotency_key_in_use"
+    fix = "Try again after `retry-after-ms`: the answer is kept when it is there. SDKs do so by themselves."
+
+    def __init__(self, message: str, *, wait_seconds: float = 1.0) -> None:
+        super().__init__(message)
+        self.headers += retry_headers(wait_seconds)
+
+
+class IdempotencyKeyReused(ApiError):
+    """Another request has this `Idempotency-Key`: a key belongs to one path and one body, byte for byte."""
+
+    status = 422
+    type = "idempotency_error"
+    code = "idempotency_key_reused"
+    fix = "Send a new key with each new request, and the same one only with the same request."
 
 
 class BodyTooLarge(ApiError):

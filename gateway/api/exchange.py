@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 import structlog
-from starlette.types import Receive, Scope, Send
+from starlette.types import Message, Receive, Scope, Send
 
 from gateway.api.errors import (
     ApiError,
@@ -50,6 +50,21 @@ class Exchange:
         """The caller's address."""
         client = self.scope.get("client")
         return client[0] if client else None
+
+    def header(self, name: bytes) -> str | None:
+        """Return a header of the request, its name in lower case; None: it has none."""
+        value = self._header(name, b"\0")
+        return None if value == b"\0" else value.decode("latin-1")
+
+    def tap(self, listener: Callable[[Message], Awaitable[None]]) -> None:
+        """Let `listener` have each message of the response before it is sent."""
+        send = self._send
+
+        async def tapped(message: Message) -> None:
+            await listener(message)
+            await send(message)
+
+        self._send = tapped
 
     async def body(self) -> bytearray:
         """Read the whole body.

@@ -9,10 +9,10 @@ from gateway.api import sse
 from gateway.api.errors import ApiError, from_worker
 from gateway.api.exchange import Exchange
 from gateway.api.running import Running
-from gateway.api.shapes import Shape
+from gateway.api.shapes import Output, Shape
 from gateway.routing.route import Routed
 from gateway.workers.errors import WorkerError
-from gateway.workers.generation import Admitted, Delta, Event, Finished, OutputFinished
+from gateway.workers.generation import Admitted, Delta, Event, Finished, OutputFinished, PromptScores, TokenScore
 
 PING_SECONDS = 15.0  # the status line waits so long for admission; later a silence so long is filled by a ping
 
@@ -42,10 +42,12 @@ async def stream(exchange: Exchange, running: Running, shape: Shape) -> None:
                 if not exchange.status:
                     exchange.headers += running.permit.headers(time.monotonic())
                     await exchange.start(200, sse.HEADERS)
+                if isinstance(event, PromptScores):
+                    await asyncio.to_thread(shape.scored, number, event.scores)
                 frames += _frames(shape, running.num_outputs, number, event)
                 if isinstance(event, Finished):
                     ends.append(event)
-                if len(ends) < len(running.runs) and not running.pending:
+                if frames and len(ends) < len(running.runs) and not running.pending:
                     await exchange.write(frames)
                     frames = b""
     except (ApiError, WorkerError) as error:
@@ -56,8 +58,7 @@ async def stream(exchange: Exchange, running: Running, shape: Shape) -> None:
         await exchange.write(frames + sse.event(reason.body()) + sse.DONE)
         await exchange.end()
         return
-    usage = shape.usage(ends)
-    await exchange.write(frames + (b"" if usage is None else sse.event(usage)) + sse.DONE)
+    await exchange.write(frames + shape.usage(ends) + sse.DONE)
     await exchange.end()
     _note(exchange, ends)
 
@@ -69,40 +70,59 @@ async def collect(exchange: Exchange, running: Running, shape: Shape) -> None:
         ApiError, WorkerError: any run failed; nothing has been sent.
     """
     count = running.num_outputs
-    texts: list[list[str]] = [[] for _ in range(count * len(running.runs))]
-    reasons = [0] * len(texts)
+    choices = [_Choice() for _ in range(count * len(running.runs))]
     ends: list[Finished] = []
     async with aclosing(_events(running.runs)) as events:
         async for number, event in events:
             if isinstance(event, Delta):
-                texts[number * count + event.index].append(event.text)
+                choices[number * count + event.index].take(event)
+            elif isinstance(event, PromptScores):
+                await asyncio.to_thread(shape.scored, number, event.scores)  # a long prompt has very many
             elif (ended := _ended(event, count)) is not None:
-                index = number * count + ended.index
-                texts[index].append(ended.text)
-                reasons[index] = ended.reason
+                choices[number * count + ended.index].end(ended)
             if isinstance(event, Finished):
                 ends.append(event)
     exchange.headers += running.permit.headers(time.monotonic())
-    await exchange.json(shape.whole(["".join(parts) for parts in texts], reasons, ends))
+    await exchange.json(shape.whole([choice.output() for choice in choices], ends))
     _note(exchange, ends)
+
+
+class _Choice:
+    """A choice that is being collected."""
+
+    __slots__ = ("_reason", "_scores", "_texts", "_tokens")
+
+    def __init__(self) -> None:
+        self._texts: list[str] = []
+        self._tokens: list[int] = []
+        self._scores: list[TokenScore] = []
+        self._reason = 0
+
+    def take(self, delta: Delta) -> None:
+        self._texts.append(delta.text)
+        if delta.tokens:
+            self._tokens += delta.tokens
+            self._scores += delta.scores
+
+    def end(self, ended: OutputFinished) -> None:
+        self._texts.append(ended.text)
+        self._reason = ended.reason
+
+    def output(self) -> Output:
+        text, tokens, scores = "".join(self._texts), tuple(self._tokens), tuple(self._scores)
+        return Output(text=text, reason=self._reason, tokens=tokens, scores=scores)
 
 
 def _frames(shape: Shape, count: int, number: int, event: Event | None) -> bytes:
     """Return the chunks of one event of run `number`, each of which has `count` choices, numbered run after run."""
     if event is None:
         return sse.PING
-    first = number * count
     if isinstance(event, Delta):
-        return sse.event(shape.delta(first + event.index, event.text))
-    if isinstance(event, Admitted):
-        openings = [shape.opening(first + index) for index in range(count)]
-        return b"".join(sse.event(opening) for opening in openings if opening is not None)
+        return shape.delta(number * count + event.index, event)
+    if isinstance(event, Admitted | PromptScores):
+        return shape.opening(number)
     ended = _ended(event, count)
-    if ended is None:
-        return b""
-    index = first + ended.index
-    text = sse.event(shape.delta(index, ended.text)) if ended.text else b""
-    return text + sse.event(shape.closing(index, ended.reason))
+    return b"" if ended is None else shape.closing(number * count + ended.index, ended.text, ended.reason)
 
 
 def _ended(event: Event | None, count: int) -> OutputFinished | None:

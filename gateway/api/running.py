@@ -162,7 +162,7 @@ def job_of(
         request_id=request_id,
         field=field,
         limit_field=request.limit_field,
-        names={"prompt": field} if asked is None else {"prompt": field, "grammar": asked.field},
+        names={"prompt": field, "prompt_logprobs": "echo"} | ({} if asked is None else {"grammar": asked.field}),
     )
 
 

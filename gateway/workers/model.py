@@ -9,6 +9,7 @@ from tokenizers import Tokenizer
 from transformers.utils.chat_template_utils import render_jinja_template
 
 from engine.protocol import pb
+from gateway.workers.vocabulary import Vocabulary
 
 INLINE_CHARACTERS = 64_000  # a longer conversation is rendered in a thread, so that other streams get their turn
 
@@ -36,12 +37,15 @@ class Model:
     name: str
     digest: str
     tokenizer: Tokenizer
+    vocabulary: Vocabulary
+    eos_token_ids: frozenset[int]
     chat_template: str  # Jinja; empty: no chat form
     special_tokens: dict[str, str]
     vocab_size: int
     max_context: int  # tokens
     longest_token: int  # UTF-8 bytes of one token, at most; 0: unknown
     created: int  # unix seconds when this process first met it
+    embedding_size: int = 0  # numbers of an embedding; 0: it makes none, nor does it score prompts
 
     async def chat_tokens(self, conversation: list[dict[str, str]]) -> list[int]:
         """Return the token ids of a conversation: those of a chat request, and what a registered chat has of them.
@@ -102,6 +106,10 @@ class Model:
         encodings = await self.tokenizer.async_encode_batch_fast(list(texts), add_special_tokens=special)
         return [encoding.ids for encoding in encodings]
 
+    def text(self, token_ids: Sequence[int]) -> str:
+        """Return the text of token ids, special tokens left out, as a worker decodes an output."""
+        return str(self.tokenizer.decode(list(token_ids), skip_special_tokens=True))
+
 
 def model_from_card(card: pb.ModelCard, created: int) -> Model:
     """Build a model from a worker's card; takes a second for a large vocabulary.
@@ -120,12 +128,15 @@ def model_from_card(card: pb.ModelCard, created: int) -> Model:
         name=card.model,
         digest=card.digest,
         tokenizer=tokenizer,
+        vocabulary=Vocabulary(tokenizer),
+        eos_token_ids=frozenset(card.eos_token_ids),
         chat_template=card.chat_template,
         special_tokens=dict(card.special_tokens),
         vocab_size=card.vocab_size,
         max_context=card.max_context_tokens,
         longest_token=longest,
         created=created,
+        embedding_size=card.embedding_size,
     )
 
 

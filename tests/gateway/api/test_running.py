@@ -58,6 +58,7 @@ def looked_for(name: str, views: list[WorkerView], *models: str) -> None:
             drain=nothing,
             reads=nothing,
             sessions=nothing,
+            kept=nothing,
             metrics=nothing,
         )
         await registry.refresh()

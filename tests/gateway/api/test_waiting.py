@@ -18,6 +18,7 @@ from gateway.api import respond
 from gateway.api.auth import KeyCache
 from gateway.api.chat import chat_completions
 from gateway.api.exchange import Endpoint, Handler
+from gateway.api.kept import KeptAnswers
 from gateway.drain import Drain
 from gateway.metrics.requests import of_process
 from gateway.reads import Reads
@@ -94,6 +95,7 @@ async def web_and_engine() -> AsyncIterator[tuple[Web, ScriptedEngine]]:
                     drain=Drain(60),
                     reads=reads,
                     sessions=desk,
+                    kept=KeptAnswers(store),
                     metrics=of_process(),
                 ),
                 engine,
