@@ -1,0 +1,171 @@
+"""The forms that models write calls in. Where does mine go? Here, and into detect.py.
+
+Hermes    <tool_call>\n{"name": "f", "arguments": {...}}\n</tool_call>   Qwen, Hermes, and whoever is told how
+Mistral   [TOOL_CALLS] [{"name": "f", "arguments": {...}}]
+Named     [TOOL_CALLS]f[ARGS]{...}                                       newer Mistrals
+Llama     {"name": "f", "parameters": {...}}                             perhaps after <|python_tag|>
+"""
+
+import hashlib
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import ClassVar
+
+from gateway.api.functions import Function
+from gateway.api.tools.grammar import Grammar, escaped, literal
+from gateway.api.tools.parser import Syntax
+
+_ID_LENGTH = 9
+_ID_CHARACTERS = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789"
+_OBJECT_HEAD = '{"name": "%s", "arguments": '
+
+
+class Form(ABC):
+    """A way of writing calls. `single`: the model's template takes one call a message."""
+
+    syntax: ClassVar[Syntax]
+
+    def __init__(self, *, single: bool = False) -> None:
+        self.single = single
+
+    @property
+    def markers(self) -> tuple[str, ...]:
+        """What the worker is to send as text, also where it is a special token."""
+        return (*self.syntax.opens, self.syntax.close) if self.syntax.close else self.syntax.opens
+
+    def call_id(self, given: str) -> str:
+        """Return a call's id as the model's template takes it."""
+        return given
+
+    @abstractmethod
+    def calls(self, grammar: Grammar, functions: Sequence[Function], *, many: bool) -> str:
+        """Return what an output of calls and nothing else is; not `many`: of one call."""
+
+    @abstractmethod
+    def mixed(self, grammar: Grammar, functions: Sequence[Function], *, many: bool) -> str:
+        """Return what an output that may have text, calls, or both is."""
+
+
+class Marked(Form):
+    """A form whose calls follow a marker. `separator` is between two that have one each; None: one marker for all."""
+
+    separator: ClassVar[str | None] = ""
+
+    def calls(self, grammar: Grammar, functions: Sequence[Function], *, many: bool) -> str:
+        """Return what an output of calls and nothing else is."""
+        body = self.body(grammar, functions, many=many)
+        call = grammar.rule("call", f"{grammar.marker(self.syntax.opens[0])} {body}")
+        if not many or self.separator is None:
+            return call
+        return f"{call} ({literal(self.separator)} {call})*" if self.separator else f"{call}+"
+
+    def mixed(self, grammar: Grammar, functions: Sequence[Function], *, many: bool) -> str:
+        """Return what an output of text and of calls between it is."""
+        opening = self.syntax.opens[0]
+        body = self.body(grammar, functions, many=many)
+        if grammar.is_special(opening):
+            text = grammar.lexeme("TEXT", "/(?s:.*)/")  # which no special token is
+            call = grammar.rule("call", f"{text} {grammar.marker(opening)} {body}")
+        else:
+            text = grammar.lexeme("TEXT", f"/(?s:.*)/ & ~/(?s:.*){escaped(opening)}(?s:.*)/")
+            head = grammar.lazy("head", f"/(?s:.*){escaped(opening)}/")
+            call = grammar.rule("call", f"{head} {body}")
+        return f"{call}* {text}" if many and self.separator is not None else f"{call} | {text}"
+
+    @abstractmethod
+    def body(self, grammar: Grammar, functions: Sequence[Function], *, many: bool) -> str:
+        """Return what follows a marker."""
+
+
+class Hermes(Marked):
+    """Each call in a pair of tags."""
+
+    syntax = Syntax(opens=("<tool_call>",), close="</tool_call>")
+    separator = "\n"
+
+    def body(self, grammar: Grammar, functions: Sequence[Function], *, many: bool) -> str:
+        """Return a call and the closing tag."""
+        call = grammar.one_of(
+            [f'{literal(_OBJECT_HEAD % one.name)} {grammar.arguments(one)} "}}"' for one in functions]
+        )
+        return f"{literal(chr(10))} {call} {literal(chr(10))} {grammar.marker(self.syntax.close)}"
+
+
+class Mistral(Marked):
+    """A list of calls."""
+
+    syntax = Syntax(opens=("[TOOL_CALLS]",))
+    separator = None
+
+    def __init__(self, *, single: bool = False, space: str = " ") -> None:
+        super().__init__(single=single)
+        self._space = space  # between the marker and the list
+
+    def call_id(self, given: str) -> str:
+        """Return nine letters and digits, on which these templates insist."""
+        return short_id(given)
+
+    def body(self, grammar: Grammar, functions: Sequence[Function], *, many: bool) -> str:
+        """Return the list."""
+        call = grammar.one_of(
+            [f'{literal(_OBJECT_HEAD % one.name)} {grammar.arguments(one)} "}}"' for one in functions]
+        )
+        rest = f' (", " {call})*' if many else ""
+        return f'{literal(self._space + "[")} {call}{rest} "]"'
+
+
+class Named(Marked):
+    """A name, then its arguments."""
+
+    syntax = Syntax(opens=("[TOOL_CALLS]",), named=True)
+
+    @property
+    def markers(self) -> tuple[str, ...]:
+        """What the worker is to send as text, also where it is a special token."""
+        return (*self.syntax.opens, "[CALL_ID]", "[ARGS]")
+
+    def call_id(self, given: str) -> str:
+        """Return nine letters and digits, on which these templates insist."""
+        return short_id(given)
+
+    def body(self, grammar: Grammar, functions: Sequence[Function], *, many: bool) -> str:
+        """Return a name and arguments."""
+        between = grammar.marker("[ARGS]")
+        return grammar.one_of([f"{literal(one.name)} {between} {grammar.arguments(one)}" for one in functions])
+
+
+class Llama(Form):
+    """Calls at the beginning of the output; where there is one, there is nothing else."""
+
+    syntax = Syntax(opens=("<|python_tag|>",), bare=True)
+
+    def calls(self, grammar: Grammar, functions: Sequence[Function], *, many: bool) -> str:
+        """Return what an output of calls and nothing else is."""
+        heads = [literal(f'{{"name": "{one.name}", "parameters": ') for one in functions]
+        pairs = zip(heads, functions, strict=True)
+        call = grammar.one_of([f'{head} {grammar.arguments(one)} "}}"' for head, one in pairs])
+        return grammar.rule("calls", f'{call} ("; " {call})*' if many else call)
+
+    def mixed(self, grammar: Grammar, functions: Sequence[Function], *, many: bool) -> str:
+        """Return what an output of text or of calls is."""
+        calls = self.calls(grammar, functions, many=many)
+        # What the parser would take for a call, however it is spaced, is no text: so it is one that follows the rules.
+        names = "|".join(escaped(function.name) for function in functions)
+        text = grammar.lexeme(
+            "TEXT", rf'/(?s:.*)/ & ~/\s*\[?\s*\{{\s*"(name"\s*:\s*"({names})"|type"\s*:\s*"function")(?s:.*)/'
+        )
+        opening = self.syntax.opens[0]
+        tagged = f" | {grammar.marker(opening)} {calls}" if grammar.is_special(opening) else ""
+        return f"{calls}{tagged} | {text}"
+
+
+def short_id(given: str) -> str:
+    """Return nine letters and digits that stand for an id: always the same ones."""
+    if len(given) == _ID_LENGTH and given.isascii() and given.isalnum():
+        return given
+    number = int.from_bytes(hashlib.sha256(given.encode("utf-8", "surrogatepass")).digest()[:8], "big")
+    letters = []
+    for _ in range(_ID_LENGTH):
+        number, index = divmod(number, len(_ID_CHARACTERS))
+        letters.append(_ID_CHARACTERS[index])
+    return "".join(letters)
