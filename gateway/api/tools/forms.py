@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from typing import ClassVar
 
 from gateway.api.functions import Function
+from gateway.api.tools.call import ARGUMENTS
 from gateway.api.tools.grammar import Grammar, escaped, literal
 from gateway.api.tools.parser import Syntax
 
@@ -151,8 +152,9 @@ class Llama(Form):
         calls = self.calls(grammar, functions, many=many)
         # What the parser would take for a call, however it is spaced, is no text: so it is one that follows the rules.
         names = "|".join(escaped(function.name) for function in functions)
+        words = "|".join(ARGUMENTS)
         text = grammar.lexeme(
-            "TEXT", rf'/(?s:.*)/ & ~/\s*\[?\s*\{{\s*"(name"\s*:\s*"({names})"|type"\s*:\s*"function")(?s:.*)/'
+            "TEXT", rf'/(?s:.*)/ & ~/[\s\[]*\{{\s*"(name"\s*:\s*"({names})"|type"\s*:\s*"function"|({words})")(?s:.*)/'
         )
         opening = self.syntax.opens[0]
         tagged = f" | {grammar.marker(opening)} {calls}" if grammar.is_special(opening) else ""
