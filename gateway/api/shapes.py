@@ -14,6 +14,7 @@ from gateway.api import sse
 from gateway.api.logprobs import chat_logprobs
 from gateway.api.reading import Reading, Told
 from gateway.api.tools.pieces import Arguments, CallBegun, CallEnded, Content, Piece, whole
+from gateway.api.tools.plan import ToolPlan
 from gateway.workers.generation import Delta, Finished, TokenScore
 from gateway.workers.vocabulary import Vocabulary
 
@@ -122,18 +123,28 @@ class ChatShape:
         head: of the response.
         vocabulary: of the model, for log-probabilities.
         readings: makes the reading of each choice; None: its deltas are its text.
+        plan: how functions may be called; None: they may not.
     """
 
-    def __init__(self, head: Head, vocabulary: Vocabulary, readings: Callable[[], Reading] | None = None) -> None:
+    def __init__(
+        self,
+        head: Head,
+        vocabulary: Vocabulary,
+        readings: Callable[[], Reading] | None = None,
+        plan: ToolPlan | None = None,
+    ) -> None:
         self._head = head
         self._chunks = Chunks(head, "chat.completion.chunk")
         self._vocabulary = vocabulary
         self._readings = readings
         self._open: dict[int, Reading] = {}
+        self._may_call = plan is not None and plan.parser is not None
+        self._is_named = plan is not None and plan.named
 
     def opening(self, number: int) -> bytes:
-        """Return a chunk with the role for each choice."""
-        said = b'"delta":{"role":"assistant","content":"","refusal":null}'
+        """Return a chunk with the role for each choice; where functions may be called there may be no content."""
+        content = b"null" if self._may_call else b'""'
+        said = b'"delta":{"role":"assistant","content":' + content + b',"refusal":null}'
         first = number * self._head.count
         return b"".join([self._chunks.frame(first + index, said) for index in range(self._head.count)])
 
@@ -154,7 +165,7 @@ class ChatShape:
             return frames + self._chunks.frame(index, b'"delta":{}', REASONS[reason])
         reading = self._reading(index)
         frames = self._told(index, reading.finish(text, reason))
-        return frames + self._chunks.frame(index, b'"delta":{}', _reason(reason, reading.calls))
+        return frames + self._chunks.frame(index, b'"delta":{}', self._reason(reason, reading))
 
     def usage(self, ends: Sequence[Finished]) -> bytes:
         """Return the chunk of usage, if the client asked for it."""
@@ -180,7 +191,7 @@ class ChatShape:
         if told.calls:
             message["tool_calls"] = [_call(call.id, call.name, call.arguments) for call in told.calls]
         scores = chat_logprobs([*first.scored, *rest.scored], self._vocabulary) if reading.has_scores else None
-        return {"message": message, "logprobs": scores, "finish_reason": _reason(output.reason, reading.calls)}
+        return {"message": message, "logprobs": scores, "finish_reason": self._reason(output.reason, reading)}
 
     def _told(self, index: int, told: Told) -> bytes:
         """Return the chunks of what can be told; scores are in the first of them."""
@@ -191,6 +202,11 @@ class ChatShape:
         first, *others = saids or [_content("")]
         frames = [self._chunks.frame(index, said) for said in others]
         return b"".join([self._chunks.frame(index, first, scores=scores), *frames])
+
+    def _reason(self, reason: int, reading: Reading) -> str:
+        # As at OpenAI, a call of the function that the request names is no reason of its own.
+        called = reading.calls and not self._is_named
+        return "tool_calls" if called and reason == pb.FINISH_REASON_STOP else REASONS[reason]
 
     def _reading(self, index: int) -> Reading:
         reading = self._open.get(index)
@@ -222,10 +238,10 @@ def _said(piece: Piece) -> bytes:
     if isinstance(piece, CallEnded):
         return b""
     if isinstance(piece, CallBegun):
-        call = {"index": piece.index} | _call(piece.id, piece.name, "")
+        call = {"index": piece.number} | _call(piece.id, piece.name, "")
     else:
         assert isinstance(piece, Arguments)
-        call = {"index": piece.index, "function": {"arguments": piece.text}}
+        call = {"index": piece.number, "function": {"arguments": piece.text}}
     return b'"delta":' + encode({"tool_calls": [call]})
 
 
@@ -235,10 +251,6 @@ def _call(call_id: str, name: str, arguments: str) -> dict[str, Any]:
 
 def _message(content: str | None) -> dict[str, Any]:
     return {"role": "assistant", "content": content, "refusal": None, "annotations": []}
-
-
-def _reason(reason: int, calls: bool) -> str:
-    return "tool_calls" if calls and reason == pb.FINISH_REASON_STOP else REASONS[reason]
 
 
 def _padding(said: bytes) -> bytes:

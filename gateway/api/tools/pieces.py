@@ -11,9 +11,9 @@ class Content(NamedTuple):
 
 
 class CallBegun(NamedTuple):
-    """A call of the function `name`, the output's `index`-th."""
+    """A call of the function `name`, the output's `number`-th, from 0."""
 
-    index: int
+    number: int
     id: str
     name: str
 
@@ -21,14 +21,14 @@ class CallBegun(NamedTuple):
 class Arguments(NamedTuple):
     """More of the arguments of a call, as the model wrote them."""
 
-    index: int
+    number: int
     text: str
 
 
 class CallEnded(NamedTuple):
     """All of a call's arguments have been told."""
 
-    index: int
+    number: int
 
 
 Piece = Content | CallBegun | Arguments | CallEnded
@@ -61,7 +61,7 @@ def whole(pieces: Iterable[Piece]) -> Told:
             begun.append(piece)
             arguments.append([])
         elif isinstance(piece, Arguments):
-            arguments[piece.index].append(piece.text)
+            arguments[piece.number].append(piece.text)
     calls = [Call(call.id, call.name, "".join(parts)) for call, parts in zip(begun, arguments, strict=True)]
     content = "".join(texts)
     return Told(content if content or not calls else None, calls)

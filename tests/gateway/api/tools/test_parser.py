@@ -112,14 +112,14 @@ def test_pieces_of_a_call_are_in_order(form: Form, text: str, cuts: list[int]) -
     for piece in pieces_of(form, text, cuts):
         if isinstance(piece, CallBegun):
             assert expected is None
-            assert piece.index == begun
+            assert piece.number == begun
             assert piece.name in NAMES
             expected, begun = begun, begun + 1
         elif isinstance(piece, Content):
             assert expected is None
             assert piece.text
         else:
-            assert piece.index == expected
+            assert piece.number == expected
             if isinstance(piece, CallEnded):
                 expected = None
     assert expected is None
