@@ -14,6 +14,7 @@ NOTIFY channels (payloads are small; the truth is in the tables):
     tollgate_policy   the new policy version
     tollgate_keys     "key:<key id>" or "tenant:<tenant id>": forget what you hold about it
     tollgate_workers  the id of the worker whose row changed
+    tollgate_responses  the id of a response in the background that is to stop: it was cancelled or deleted
 """
 
 from datetime import datetime
@@ -26,9 +27,11 @@ from tenants.authority import RoleName
 POLICY_CHANNEL = "tollgate_policy"
 KEYS_CHANNEL = "tollgate_keys"
 WORKERS_CHANNEL = "tollgate_workers"
+RESPONSES_CHANNEL = "tollgate_responses"
 
 
 PriorityName = Literal["interactive", "standard", "batch"]
+ResponseStatusName = Literal["queued", "in_progress", "completed", "incomplete", "failed", "cancelled"]
 
 WORKER_LIVE_SECONDS = 30  # a worker whose heartbeat is older is not live; it sends one every 10 s
 TENANT_COLOURS = 8  # length of the pages' colour-blind-safe order; `colour` is an index into it
@@ -347,6 +350,29 @@ class PendingErasure(msgspec.Struct, frozen=True, kw_only=True):
     worker_id: str
     requested_at: datetime
     requested_by: str  # the actor's label
+
+
+class ResponseOwner(msgspec.Struct, frozen=True):
+    """Whose stored responses are meant: of one project of one tenant."""
+
+    tenant_id: str
+    project_id: str
+
+
+class ResponseRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """A response as it is stored. `status` is what it is now; `document` is what its last writer said of it.
+
+    `document` holds texts of a tenant: it is in no log.
+    """
+
+    id: str
+    status: ResponseStatusName
+    background: bool
+    created_at: float  # unix seconds
+    document: bytes
+
+    def __repr__(self) -> str:
+        return f"ResponseRecord(id={self.id!r}, status={self.status!r})"
 
 
 class DemoAccount(msgspec.Struct, frozen=True, kw_only=True):

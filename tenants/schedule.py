@@ -23,6 +23,7 @@ CELERY_BEAT_SCHEDULE: dict[str, Entry] = {
     "roll-up-series": _every(300.0, "roll_up_series"),
     "sweep-series": _every(3600.0, "sweep_series"),
     "sweep-outbox": _every(3600.0, "sweep_outbox"),
+    "sweep-responses": _every(600.0, "sweep_responses"),
     "sweep-sessions": _every(6 * 3600.0, "sweep_sessions"),
     "train-reuse-predictor": _every(86_400.0, "train_reuse_predictor"),
 }

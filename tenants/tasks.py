@@ -5,7 +5,7 @@ from celery import shared_task
 from django.conf import settings
 from django.core.management import call_command
 
-from tenants.services import boosts, series, sessions, training, upkeep
+from tenants.services import boosts, responses, series, sessions, training, upkeep
 
 log = structlog.get_logger(__name__)
 
@@ -50,6 +50,12 @@ def sweep_series() -> int:
 def sweep_outbox() -> int:
     """Delete old outbox rows, acks, versions and erasures; returns how many rows went."""
     return upkeep.sweep_outbox() + upkeep.sweep_acks() + upkeep.sweep_versions() + sessions.sweep_erasures()
+
+
+@shared_task
+def sweep_responses() -> int:
+    """Delete stored responses that are older than they are kept, or more than a tenant may keep; returns how many."""
+    return responses.sweep()
 
 
 @shared_task

@@ -8,6 +8,7 @@ from tenants.models.member import Membership
 from tenants.models.outbox import OutboxEvent
 from tenants.models.policy import Policy, PolicyCounter, PolicyVersion
 from tenants.models.project import Project
+from tenants.models.response import StoredResponse
 from tenants.models.scope import GroupManager, TenantManager, TenantQuerySet
 from tenants.models.series import InterferenceSample, PressureSample, SeriesMark, TenantSample
 from tenants.models.session import SessionErasure
@@ -37,6 +38,7 @@ __all__ = [
     "SessionErasure",
     "ShareGroup",
     "SharedPrefix",
+    "StoredResponse",
     "Tenant",
     "TenantManager",
     "TenantQuerySet",
