@@ -4,6 +4,7 @@ import structlog
 
 from gateway.api.auth import KeyCache
 from gateway.reads import Reads, StoreAway
+from gateway.realtime.sockets import Sockets
 from gateway.workers.registry import WorkerRegistry
 from tenants import selectors
 from tenants.contracts import KEYS_CHANNEL, POLICY_CHANNEL, WORKERS_CHANNEL
@@ -14,8 +15,9 @@ _log = structlog.get_logger("gateway.feed")
 class Feed:
     """Turns notifications, and the polls that stand in for lost ones, into calls on the caches."""
 
-    def __init__(self, keys: KeyCache, registry: WorkerRegistry, reads: Reads) -> None:
+    def __init__(self, keys: KeyCache, sockets: Sockets, registry: WorkerRegistry, reads: Reads) -> None:
         self._keys = keys
+        self._sockets = sockets
         self._registry = registry
         self._reads = reads
         self._version = 0
@@ -34,6 +36,7 @@ class Feed:
 
     async def _key_changed(self, payload: str) -> None:
         self._keys.forget(payload)
+        self._sockets.changed(payload)
 
     async def _policy_changed(self, _version: str) -> None:
         await self._read_policies()

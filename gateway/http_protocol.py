@@ -9,6 +9,8 @@ import asyncio
 
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
+from gateway.websocket_protocol import WebSocketProtocol
+
 MAX_HEAD = 64 << 10  # bytes of request line, headers and trailers
 HEAD_SECONDS = 30.0  # from the connection, or from the first byte after a response, to the end of the head
 TOO_LARGE = f"The request's line and headers are over {MAX_HEAD >> 10} KiB.".encode()
@@ -23,8 +25,9 @@ class HttpProtocol(HttpToolsProtocol):  # type: ignore[misc]  # httptools has no
     _refused = False
 
     def connection_made(self, transport: asyncio.Transport) -> None:
-        """Take a connection."""
+        """Take a connection; one that becomes a websocket gets our bounds too."""
         super().connection_made(transport)
+        self.ws_protocol_class = WebSocketProtocol
         self._await_head()
 
     def connection_lost(self, exc: Exception | None) -> None:

@@ -1,5 +1,6 @@
 """What one web process owns beside Django, and how it starts and stops."""
 
+import resource
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
@@ -14,6 +15,7 @@ from gateway.admission.leases import STORE_SECONDS, Leases
 from gateway.admission.trials import Trials
 from gateway.api.auth import KeyCache
 from gateway.api.kept import KeptAnswers
+from gateway.api.responses.desk import ResponseDesk
 from gateway.config import GatewayConfig
 from gateway.database import conninfo
 from gateway.drain import Drain
@@ -21,9 +23,11 @@ from gateway.feed import Feed
 from gateway.listener import Listener
 from gateway.metrics.requests import RequestMetrics, of_process
 from gateway.reads import Reads
+from gateway.realtime.sockets import Most, Sockets
 from gateway.workers.registry import WorkerRegistry
 from gateway.workers.session_desk import SessionDesk
 from tenants import selectors
+from tenants.contracts import RESPONSES_CHANNEL
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,7 +40,9 @@ class Web:
     drain: Drain
     reads: Reads
     sessions: SessionDesk
+    responses: ResponseDesk
     kept: KeptAnswers
+    sockets: Sockets
     metrics: RequestMetrics
 
 
@@ -47,6 +53,7 @@ async def running(config: GatewayConfig) -> AsyncIterator[Web]:
     Nothing is waited for: with Postgres, Redis or every worker away the process starts, says so in `/readyz`, and
     catches up when they come.
     """
+    _allow_files()
     reads = Reads()
     registry = WorkerRegistry(
         lambda: reads.run(selectors.live_workers), token=config.engine_token, ca_file=config.engine_ca
@@ -60,13 +67,17 @@ async def running(config: GatewayConfig) -> AsyncIterator[Web]:
     )
     leases = Leases(store, processes=config.web_workers)
     trials = Trials(leases, store)
-    feed = Feed(keys, registry, reads)
-    listener = Listener(conninfo(settings.DATABASES["default"]), feed.handlers, feed.poll)
+    sockets = Sockets(Most.of(config.realtime_sockets))
+    feed = Feed(keys, sockets, registry, reads)
+    responses = ResponseDesk()
+    handlers = feed.handlers | {RESPONSES_CHANNEL: responses.stopped}
+    listener = Listener(conninfo(settings.DATABASES["default"]), handlers, feed.poll)
     drain = Drain(config.drain_seconds)
     async with AsyncExitStack() as stack:
         stack.callback(reads.close)
         sessions = SessionDesk()
         stack.callback(sessions.close)
+        stack.callback(responses.close)
         await stack.enter_async_context(store)
         leases.start()
         stack.push_async_callback(leases.stop)
@@ -74,6 +85,8 @@ async def running(config: GatewayConfig) -> AsyncIterator[Web]:
         stack.push_async_callback(trials.stop)
         stack.push_async_callback(registry.close)
         stack.push_async_callback(keys.close)
+        sockets.start()
+        stack.push_async_callback(sockets.stop)
         listener.start()
         stack.push_async_callback(listener.stop)
         drain.on_signals()
@@ -84,6 +97,14 @@ async def running(config: GatewayConfig) -> AsyncIterator[Web]:
             drain=drain,
             reads=reads,
             sessions=sessions,
+            responses=responses,
             kept=KeptAnswers(store),
+            sockets=sockets,
             metrics=of_process(),
         )
+
+
+def _allow_files() -> None:
+    """Let this process hold as many connections as it may: most systems give 1,024 files to who doesn't ask."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))

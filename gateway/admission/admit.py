@@ -1,6 +1,7 @@
 """Admit a request against the rates of its tenant and of its key, and settle it when its usage is known."""
 
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from gateway.admission.leases import Leases
 from gateway.admission.limits import duration, wait_seconds
@@ -15,6 +16,15 @@ class _Limit:
     limit: int
     unit: str  # requests or tokens
     owner: str  # whose limit it is, for the message
+
+
+class Rate(NamedTuple):
+    """What is left of a limit a minute."""
+
+    unit: str  # requests or tokens
+    limit: int
+    remaining: int
+    reset_seconds: float  # until all of it is there again
 
 
 @dataclass(slots=True)
@@ -38,21 +48,27 @@ class Permit:
             if limit.unit == "tokens":
                 self.leases.give(limit.scope, limit.limit, self.reserved.get(limit.scope, 0.0) - used_tokens)
 
-    def headers(self, now: float) -> Headers:
-        """Return `x-ratelimit-*`: of each unit the limit that is nearest to its end. `now` is monotonic seconds."""
-        headers: Headers = []
+    def rates(self, now: float) -> list[Rate]:
+        """Return of each unit the limit that is nearest to its end. `now` is monotonic seconds."""
+        rates = []
         for unit in ("requests", "tokens"):
             states = [(limit, self._balance(limit, now)) for limit in self.limits if limit.unit == unit]
-            if not states:
-                continue
-            limit, balance = min(states, key=lambda state: state[1] / state[0].limit)
-            reset = wait_seconds(limit.limit, balance, limit.limit)
+            if states:
+                limit, balance = min(states, key=lambda state: state[1] / state[0].limit)
+                reset = wait_seconds(limit.limit, balance, limit.limit)
+                rates.append(Rate(unit, limit.limit, int(max(0.0, balance)), reset))
+        return rates
+
+    def headers(self, now: float) -> Headers:
+        """Return the rates as `x-ratelimit-*`. `now` is monotonic seconds."""
+        headers: Headers = []
+        for rate in self.rates(now):
             for name, text in (
-                ("limit", str(limit.limit)),
-                ("remaining", str(int(max(0.0, balance)))),
-                ("reset", duration(reset)),
+                ("limit", str(rate.limit)),
+                ("remaining", str(rate.remaining)),
+                ("reset", duration(rate.reset_seconds)),
             ):
-                headers.append((f"x-ratelimit-{name}-{unit}".encode(), text.encode()))
+                headers.append((f"x-ratelimit-{name}-{rate.unit}".encode(), text.encode()))
         return headers
 
     def _balance(self, limit: _Limit, now: float) -> float:
@@ -92,6 +108,10 @@ class Admission:
         if self._trials is not None:
             permit.trial = self._trials.begin(grant, prompt_tokens=prompt_tokens, tokens=tokens)
         return permit
+
+    def rates(self, grant: KeyGrant, now: float) -> list[Rate]:
+        """Return what is left of the limits that apply, for whoever asks without a request."""
+        return Permit(self._leases, _limits(grant)).rates(now)
 
     def _refuse(self, permit: Permit, limit: _Limit, wanted: float, wait: float | None, now: float) -> RateLimited:
         for scope, amount in permit.reserved.items():

@@ -80,14 +80,21 @@ class BadRequest(ApiError):
         "unknown_field": "a field that isn't part of this API; none is ever ignored",
         "missing_field": "a field that is needed",
         "no_chat_template": "the model has no chat form: use `/v1/completions`",
+        "no_embeddings": "the model makes no embeddings",
         "kv_limit_exceeded": "the request can never fit the tenant's hard limit of KV memory",
         "max_output_exceeded": "more output was asked for than the tenant's policy allows",
+        "previous_response_not_found": "there is no such response to go on from",
+        "response_too_large": "what would have to be stored is too large: shorten it, or set `store` to false",
         "client_too_slow": "in a stream: its reader fell so far behind that it was ended",
         "unknown_event": "websocket: `type` is no event of a client's",
         "event_too_large": "websocket: the event is too long",
         "too_many_responses": "websocket: as many responses run on this socket as may",
         "too_many_prefetches": "websocket: more prefetches in a minute than one socket may ask for",
         "response_not_found": "websocket: no such response is running",
+        "response_cancel_not_active": "websocket: no response is running at all",
+        "item_not_found": "websocket: the conversation has no such item",
+        "conversation_full": "websocket: the conversation has as many items or characters as one may",
+        "binary_frame": "websocket: a frame that isn't text; the socket is closed",
     }
 
 
@@ -130,6 +137,7 @@ class NotFound(ApiError):
     fix = "Check the path, or the id in it."
     codes: ClassVar[Mapping[str, str]] = {
         "session_not_found": "no worker has such a session of yours",
+        "response_not_found": "no such response of your project is stored",
     }
 
 
@@ -215,6 +223,9 @@ class RateLimited(ApiError):
         "Wait as long as `retry-after-ms` says, then send it again. `x-should-retry: false` says that no wait helps: "
         "the prompt alone is over the limit."
     )
+    codes: ClassVar[Mapping[str, str]] = {
+        "too_many_connections": "the key or the tenant has as many websockets open as it may",
+    }
 
     def __init__(self, message: str, *, wait_seconds: float | None) -> None:
         super().__init__(message)

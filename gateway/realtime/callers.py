@@ -14,6 +14,7 @@ from starlette.types import Scope
 from gateway.api.auth import bearer, check
 from gateway.api.errors import Forbidden, InvalidKey, Overloaded
 from gateway.reads import StoreAway
+from gateway.realtime.sockets import RECHECK_SECONDS
 from gateway.web import Web
 from tenants import rows, selectors
 from tenants.authority import may
@@ -22,7 +23,6 @@ from tenants.models import Policy, Project, Tenant, User
 
 SUBPROTOCOL = "realtime"
 KEY_SUBPROTOCOL = "openai-insecure-api-key."
-RECHECK_SECONDS = 10.0
 
 
 class KeyCaller:
@@ -38,6 +38,10 @@ class KeyCaller:
         grant = await self._web.keys.grant(self._raw)
         check(grant, scope="generate", client=self._client, now=time.time())
         return grant
+
+    async def recheck(self) -> None:
+        """Check the key as it is now. Raises as `grant`."""
+        await self.grant()
 
 
 class SessionCaller:
@@ -67,6 +71,11 @@ class SessionCaller:
             if self._grant is None:
                 raise Overloaded("The session can't be checked just now. Try again.") from error
         return self._grant
+
+    async def recheck(self) -> None:
+        """Check the session and the membership as they are now. Raises as `grant`."""
+        self._checked_at = 0.0
+        await self.grant()
 
 
 Caller = KeyCaller | SessionCaller

@@ -56,11 +56,12 @@ def test_streams_finish_before_the_end(stack: Stack, tenant: TenantInTest) -> No
         kinds = []
         while kinds[-1:] != ["response.done"]:
             kinds.append(json.loads(websocket.recv(timeout=60))["type"])
+        assert json.loads(websocket.recv(timeout=60))["type"] == "rate_limits.updated"
         with pytest.raises(ConnectionClosed) as closed:
             websocket.recv(timeout=60)
     reader.join(60)
     assert closed.value.rcvd is not None
-    assert closed.value.rcvd.code == 1012
+    assert (closed.value.rcvd.code, closed.value.rcvd.reason.split(":")[0]) == (1012, "restart")
     assert reader.text.endswith("data: [DONE]\n\n")
     assert '"finish_reason":"length"' in reader.text
     process.stop()

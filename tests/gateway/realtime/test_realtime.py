@@ -2,54 +2,26 @@
 
 import json
 import socket as sockets
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import pytest
 from websockets.exceptions import InvalidStatus
-from websockets.sync.client import ClientConnection, connect
+from websockets.sync.client import connect
 
-from gateway.realtime.consumers import PREFETCHES_A_MINUTE
-from tenants.keys import new_key, parse_key
+from gateway.realtime.consumers import MAX_RESPONSES, PREFETCHES_A_MINUTE
+from tenants.keys import new_key
+from tests.gateway.realtime.dialling import (
+    ENDLESS,
+    HELLO,
+    LONG,
+    create,
+    dial,
+    receive,
+    send,
+    until,
+    until_done,
+)
 from tests.gateway.wire.stack import Stack, TenantInTest, wait_for
-
-HELLO = [{"role": "user", "content": "hello"}]
-LONG = {"model": "tiny", "input": HELLO, "max_output_tokens": 1500, "temperature": 0, "ignore_eos": True}
-ENDLESS = LONG | {"max_output_tokens": 15_000}  # it is cut off long before its end
-
-
-@contextmanager
-def dial(
-    stack: Stack, raw: str, *, path: str = "/v1/realtime", port: int = 0, **options: Any
-) -> Iterator[ClientConnection]:
-    """Open a socket with a key in a subprotocol and take its `session.created`."""
-    options = {"subprotocols": ["realtime", f"openai-insecure-api-key.{raw}"], "proxy": None} | options
-    with connect(f"ws://127.0.0.1:{stack.port}{path}", **options) as socket:
-        assert receive(socket)["type"] == "session.created"
-        yield socket
-
-
-def receive(socket: ClientConnection) -> dict[str, Any]:
-    """Return the next event."""
-    return dict(json.loads(socket.recv(timeout=60)))
-
-
-def send(socket: ClientConnection, **event: Any) -> None:
-    """Send an event."""
-    socket.send(json.dumps(event))
-
-
-def until_done(socket: ClientConnection, response_id: str = "") -> tuple[str, dict[str, Any]]:
-    """Return the text and the final object of a response; events of other responses are skipped."""
-    text = ""
-    while True:
-        event = receive(socket)
-        assert event["event_id"].startswith("event_")
-        if event["type"] == "response.output_text.delta" and response_id in ("", event["response_id"]):
-            text += event["delta"]
-        if event["type"] == "response.done" and response_id in ("", event["response"]["id"]):
-            return text, event["response"]
 
 
 def test_response(stack: Stack, tenant: TenantInTest) -> None:
@@ -106,15 +78,42 @@ def test_output_above_the_policy_fails_the_response(stack: Stack, field: str) ->
     assert "at most 8" in done["status_details"]["error"]["message"]
 
 
+def test_order_of_events(stack: Stack, tenant: TenantInTest) -> None:
+    """A response is told as OpenAI tells it: its item opens, grows and closes, and all of it adds up."""
+    with dial(stack, tenant.key()) as socket:
+        send(socket, type="response.create", response=LONG | {"max_output_tokens": 8})
+        events = [receive(socket)]
+        while events[-1]["type"] != "response.done":
+            events.append(receive(socket))
+        events.append(receive(socket))
+    kinds = [event["type"] for event in events if event["type"] != "response.output_text.delta"]
+    assert kinds == [
+        "response.created",
+        "rate_limits.updated",
+        "response.output_item.added",
+        "conversation.item.added",
+        "response.content_part.added",
+        "response.output_text.done",
+        "response.content_part.done",
+        "conversation.item.done",
+        "response.output_item.done",
+        "response.done",
+        "rate_limits.updated",
+    ]
+    by_kind = {event["type"]: event for event in events}
+    text = "".join(event["delta"] for event in events if event["type"] == "response.output_text.delta")
+    item = by_kind["response.output_item.done"]["item"]
+    assert by_kind["response.output_text.done"]["text"] == text == item["content"][0]["text"]
+    assert by_kind["response.done"]["response"]["output"] == [item]
+    assert {event["item_id"] for event in events if "item_id" in event} == {item["id"]}
+    assert by_kind["response.output_item.added"]["item"]["content"] == []
+    assert (item["status"], item["role"]) == ("incomplete", "assistant")
+
+
 def test_several_at_once_and_cancel(stack: Stack, tenant: TenantInTest) -> None:
     """Responses run side by side; cancelling one ends it soon and leaves the other alone."""
     with dial(stack, tenant.key()) as socket:
-        ids = []
-        for response in (ENDLESS, LONG):
-            send(socket, type="response.create", response=response)
-            while (event := receive(socket))["type"] != "response.created":
-                pass
-            ids.append(event["response"]["id"])
+        ids = [create(socket, **response) for response in (ENDLESS, LONG)]
         send(socket, type="response.cancel", response_id=ids[0])
         done = {}
         while len(done) < 2:
@@ -128,21 +127,67 @@ def test_several_at_once_and_cancel(stack: Stack, tenant: TenantInTest) -> None:
     assert sorted(record["finish_reason"] for record in records) == ["cancelled", "length"]
 
 
+def test_cancel_of_all(stack: Stack, tenant: TenantInTest) -> None:
+    """A cancel without an id ends every response; where none runs it is refused."""
+    with dial(stack, tenant.key()) as socket:
+        ids = {create(socket, **ENDLESS) for _ in range(3)}
+        send(socket, type="response.cancel")
+        done = [until_done(socket)[1] for _ in range(3)]
+        assert {response["id"] for response in done} == ids
+        assert {response["status"] for response in done} == {"cancelled"}
+        until(socket, "rate_limits.updated")
+        send(socket, type="response.cancel", event_id="again")
+        while (event := receive(socket))["type"] == "rate_limits.updated":
+            pass
+        assert (event["error"]["code"], event["error"]["event_id"]) == ("response_cancel_not_active", "again")
+
+
+def test_responses_of_one_socket_are_bounded(stack: Stack, tenant: TenantInTest) -> None:
+    """One more than a socket may have at once is refused; when some have ended there is room again."""
+    with dial(stack, tenant.key()) as socket:
+        for _ in range(MAX_RESPONSES):
+            send(socket, type="response.create", response=ENDLESS)
+        send(socket, type="response.create", event_id="more", response=ENDLESS)
+        while (event := receive(socket))["type"] != "error":
+            pass
+        assert (event["error"]["code"], event["error"]["event_id"]) == ("too_many_responses", "more")
+        send(socket, type="response.cancel")
+        for _ in range(MAX_RESPONSES):
+            until_done(socket)
+        send(socket, type="response.create", response=LONG | {"max_output_tokens": 2})
+        assert until_done(socket)[1]["status"] == "incomplete"
+
+
 @pytest.mark.parametrize(
     ("event", "param"),
     [
-        ({"type": "session.update"}, "type"),
+        ({"type": "session.destroy"}, "type"),
+        ({"type": "session.update"}, "session"),
+        ({"type": "input_audio_buffer.append", "audio": "AAAA"}, "type"),
         ({"type": 5}, "type"),
         ({}, "type"),
         ({"type": "response.create", "extra": 1}, "extra"),
-        ({"type": "response.create"}, "response"),
+        ({"type": "response.create"}, "response.model"),
         ({"type": "response.create", "response": []}, "response"),
         ({"type": "response.create", "response": {"input": HELLO}}, "response.model"),
         ({"type": "response.create", "response": {"model": "tiny"}}, "response.input"),
         ({"type": "response.create", "response": {"model": "tiny", "input": HELLO, "colour": 1}}, "response.colour"),
-        ({"type": "response.create", "response": {"model": "tiny", "input": HELLO, "tools": [1]}}, "response.tools"),
+        (
+            {"type": "response.create", "response": {"model": "tiny", "input": HELLO, "tools": [1]}},
+            "response.tools[0]",
+        ),
         ({"type": "response.create", "response": {"model": "tiny", "input": []}}, "response.input"),
         ({"type": "response.create", "response": LONG | {"temperature": 9}}, "response.temperature"),
+        ({"type": "response.create", "response": LONG | {"input": [{"role": "user"}]}}, "response.input[0].content"),
+        ({"type": "response.create", "response": LONG | {"input": [{"type": "item_reference"}]}}, "response.input[0]"),
+        ({"type": "response.create", "response": LONG | {"input": [{"type": "mcp_call"}]}}, "response.input[0].type"),
+        ({"type": "response.create", "response": LONG | {"messages": HELLO}}, "response.input"),
+        ({"type": "response.create", "response": LONG | {"audio": {}}}, "response.audio"),
+        (
+            {"type": "response.create", "response": LONG | {"output_modalities": ["audio"]}},
+            "response.output_modalities",
+        ),
+        ({"type": "response.create", "response": LONG | {"max_output_tokens": 0}}, "response.max_output_tokens"),
         ({"type": "response.create", "response": LONG | {"n": 2}}, "response.n"),
         ({"type": "response.create", "response": LONG | {"use_beam_search": True}}, "response.use_beam_search"),
         ({"type": "response.cancel", "response_id": "resp_none"}, "response_id"),
@@ -163,9 +208,27 @@ def test_wrong_event_is_named(stack: Stack, tenant: TenantInTest, event: dict[st
 
 
 @pytest.mark.parametrize(
-    "frame", ["", "{", "[]", "null", "[" * 50_000, '{"a": NaN}', b"\x00binary", '{"type": "' + "x" * (1 << 20) + '"}']
+    "frame",
+    [
+        "",
+        "{",
+        "[]",
+        "null",
+        "[" * 50_000,
+        '{"type":' * 5000,
+        '{"a": NaN}',
+        '{"type": "response.create", "response": {"temperature": 1e999}}',
+        '{"type": "response.create", "response": {"seed": ' + "9" * 5000 + "}}",
+        '{"type": "\\ud800"}',
+        '{"type": "' + "x" * (1 << 20) + '"}',
+        '{"event_id": "' + "x" * 5000 + '", "type": "response.cancel"}',
+    ],
+    ids=[
+        *("empty", "cut off", "list", "null", "deep list", "deep object", "nan", "infinite", "huge number"),
+        *("lone surrogate", "long type", "long id"),
+    ],
 )
-def test_frames_that_are_no_events(stack: Stack, tenant: TenantInTest, frame: str | bytes) -> None:
+def test_frames_that_are_no_events(stack: Stack, tenant: TenantInTest, frame: str) -> None:
     """Whatever a frame holds, the answer is an `error`, and the socket goes on."""
     with dial(stack, tenant.key()) as socket:
         for _ in range(3):
@@ -262,22 +325,6 @@ def test_session_of_another_tenant(stack: Stack, tenant: TenantInTest) -> None:
     assert caught.value.response.status_code == 403
 
 
-def test_revoked_key_ends_new_responses(stack: Stack, tenant: TenantInTest) -> None:
-    """A key that is revoked while its socket is open starts nothing more."""
-    raw = tenant.key()
-    with dial(stack, raw) as socket:
-        parsed = parse_key(raw)
-        assert parsed is not None
-        stack.seed(do="revoke", tenant_id=tenant.id, key_id=parsed.key_id)
-
-        def refused() -> bool:
-            send(socket, type="response.create", response=LONG | {"max_output_tokens": 1})
-            done = until_done(socket)[1]
-            return done["status"] == "failed" and done["status_details"]["error"]["code"] == "invalid_api_key"
-
-        wait_for(refused)
-
-
 def test_client_that_vanishes(stack: Stack, tenant: TenantInTest) -> None:
     """A socket that ends without a closing handshake cancels its responses."""
     with dial(stack, tenant.key()) as socket:
@@ -300,8 +347,7 @@ def test_a_session_is_brought_up_before_its_next_turn(stack: Stack, tenant: Tena
         until_done(socket)
         for fields in ({}, {"model": "tiny"}, {"session": "never seen"}):
             send(socket, **({"type": "session.prefetch", "session": "chat/1"} | fields))
-            event = receive(socket)
-            assert (event["type"], event["session"]) == ("session.prefetched", fields.get("session", "chat/1"))
+            assert until(socket, "session.prefetched")["session"] == fields.get("session", "chat/1")
         send(socket, type="response.create", response=LONG | {"max_output_tokens": 4, "session_id": "chat/1"})
         _, done = until_done(socket)
         assert done["usage"]["output_tokens"] == 4

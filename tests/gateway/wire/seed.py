@@ -17,7 +17,7 @@ from django.db import connection  # noqa: E402
 from tenants import selectors  # noqa: E402
 from tenants.contracts import Actor, KeyOptions  # noqa: E402
 from tenants.models import UsageRecord  # noqa: E402
-from tenants.services import keys, members, policy, tenants, users  # noqa: E402
+from tenants.services import keys, members, policy, projects, tenants, users  # noqa: E402
 
 ACTOR = Actor("system", "test", "test")
 
@@ -54,6 +54,11 @@ def change_policy(tenant_id: str, changes: dict[str, Any]) -> dict[str, Any]:
     return {"version": view.version}
 
 
+def project(tenant_id: str, name: str) -> dict[str, Any]:
+    """Create a project."""
+    return {"id": projects.create_project(tenant_id=tenant_id, name=name, actor=ACTOR).id}
+
+
 def usage(tenant_id: str) -> dict[str, Any]:
     """Return a tenant's usage records."""
     rows = UsageRecord.objects.for_tenant(tenant_id).values(
@@ -80,6 +85,16 @@ def session(tenant_id: str, email: str, role: str) -> dict[str, Any]:
     return {"session_key": store.session_key, "cookie": settings.SESSION_COOKIE_NAME}
 
 
+def sign_out(session_key: str) -> dict[str, Any]:
+    """End a console session."""
+    from importlib import import_module
+
+    from django.conf import settings
+
+    import_module(settings.SESSION_ENGINE).SessionStore(session_key).flush()
+    return {}
+
+
 DOES: dict[str, Callable[..., dict[str, Any]]] = {
     "tenant": tenant,
     "key": key,
@@ -87,7 +102,9 @@ DOES: dict[str, Callable[..., dict[str, Any]]] = {
     "revoke": revoke,
     "policy": change_policy,
     "usage": usage,
+    "project": project,
     "session": session,
+    "sign_out": sign_out,
 }
 
 

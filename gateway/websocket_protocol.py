@@ -1,0 +1,62 @@
+"""uvicorn's websocket protocol with bounds on what a peer may send, and on what it may leave unread.
+
+A peer that never reads holds what was written for it, and uvicorn waits for it without end: a write waits for room, a
+close for the peer's answer, and a transport that closes for its buffer to empty. Here the kernel holds little for each
+socket and cuts a peer that takes nothing, a close goes out at once, and one without an answer is cut off.
+"""
+
+import asyncio
+import logging
+import socket
+from typing import Any
+
+from uvicorn._types import ASGISendEvent
+from uvicorn.config import Config
+from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
+from uvicorn.server import ServerState
+from websockets.server import ServerProtocol
+
+MAX_MESSAGE = 8 << 20  # bytes, of all fragments together; more closes with 1009
+SEND_BUFFER = 64 << 10  # bytes that the kernel is asked to hold for a peer; Linux doubles it
+GONE_SECONDS = 60  # that a peer may leave what was sent unacknowledged, or its window shut
+CLOSE_SECONDS = 10.0  # for a peer to answer a close frame
+LAST_SECONDS = 1.0  # for a close frame to go out when the process ends
+
+
+class WebSocketProtocol(WebSocketsSansIOProtocol):  # type: ignore[misc]  # uvicorn's types are not followed
+    """Takes messages up to MAX_MESSAGE, compresses nothing, and lets no peer hold a socket by not reading."""
+
+    close_timer: asyncio.TimerHandle | None
+
+    def __init__(
+        self,
+        config: Config,
+        server_state: ServerState,
+        app_state: dict[str, Any],
+        _loop: asyncio.AbstractEventLoop | None = None,
+    ) -> None:
+        super().__init__(config, server_state, app_state, _loop)
+        # Without permessage-deflate: tokens are small, its windows take 40 KiB a socket, and a message may not unfold.
+        self.conn = ServerProtocol(max_size=MAX_MESSAGE, logger=logging.getLogger("uvicorn.error"))
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Take a connection."""
+        super().connection_made(transport)
+        connection = transport.get_extra_info("socket")
+        if connection is not None and connection.family in (socket.AF_INET, socket.AF_INET6):
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER)
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, GONE_SECONDS * 1000)
+
+    async def send(self, message: ASGISendEvent) -> None:
+        """Send a message; a close waits for nobody, and whoever still waited to send finds the socket closed."""
+        if message["type"] == "websocket.close" and self.handshake_complete:
+            self.writable.set()
+        await super().send(message)
+        if self.close_timer is not None:
+            self.close_timer.cancel()
+            self.close_timer = self.loop.call_later(CLOSE_SECONDS, self.transport.abort)
+
+    def shutdown(self) -> None:
+        """Close, since the process ends; a peer that takes nothing does not hold it up."""
+        super().shutdown()
+        self.loop.call_later(LAST_SECONDS, self.transport.abort)
