@@ -30,7 +30,7 @@ class ErrorAnswer(serializers.Serializer[Any]):
     error = ErrorDetail()
 
 
-ERRORS: dict[str, type[ErrorAnswer]] = {"4XX": ErrorAnswer}
+ERRORS: dict[str, type[ErrorAnswer]] = {"4XX": ErrorAnswer, "5XX": ErrorAnswer}
 
 
 class ManagementKeyScheme(OpenApiAuthenticationExtension):  # type: ignore[no-untyped-call]  # registers itself untyped

@@ -1,6 +1,7 @@
 """The OpenAPI schema and the docs page."""
 
 import re
+from collections.abc import Iterator
 from io import StringIO
 from typing import Any
 
@@ -8,6 +9,8 @@ import pytest
 from django.contrib.staticfiles import finders
 from django.core.management import call_command
 from django.test import Client
+from django.urls import get_resolver
+from rest_framework.views import APIView
 
 METHODS = {"get", "post", "patch", "put", "delete"}
 
@@ -44,8 +47,23 @@ def test_the_schema_is_valid_and_complete(schema: dict[str, Any]) -> None:
     assert len({operation["operationId"] for operation in operations}) == len(operations)
     for operation in operations:
         assert operation["description"]
-        assert "4XX" in operation["responses"], operation["operationId"]
+        assert {"4XX", "5XX"} <= set(operation["responses"]), operation["operationId"]
         assert {"managementKey": []} in operation["security"]
+
+
+def test_no_view_is_missing(schema: dict[str, Any]) -> None:
+    """Every route below /api/v1/ that is a view of the API is described."""
+    assert {path for path, _ in views(get_resolver().url_patterns)} == set(schema["paths"])
+
+
+def views(patterns: list[Any], before: str = "/") -> Iterator[tuple[str, type[APIView]]]:
+    """Yield path and class of the views of the management API, as the schema writes paths."""
+    for pattern in patterns:
+        path = before + re.sub(r"<(?:\w+:)?(\w+)>", r"{\1}", str(pattern.pattern))
+        if hasattr(pattern, "url_patterns"):
+            yield from views(pattern.url_patterns, path)
+        elif path.startswith("/api/v1/") and hasattr(pattern.callback, "cls"):
+            yield path, pattern.callback.cls
 
 
 @pytest.mark.parametrize("path", ["tenants/{slug}/policy/", "share-groups/{name}/"])
