@@ -1,7 +1,7 @@
 # make serve   set up what is missing, start the product (PORT=9000 moves it)
 # make test    set up what is missing, run every test
 # make check   format, lint, types, import rules, templates, generated code
-# make fuzz    random traffic against scheduler and memory for ten minutes; prints its seed
+# make fuzz    random traffic against scheduler and memory for ten minutes, then against the API; prints its seeds
 # make bench   the speed figures; leave the machine alone meanwhile
 # make clean   remove what set-up and runs have made, data in var/ included
 #
@@ -34,7 +34,7 @@ help:
 
 setup: $(STAMPS)/model $(STAMPS)/kernels $(STAMPS)/static
 
-setup-test: setup $(STAMPS)/dev $(STAMPS)/triton $(STAMPS)/browser
+setup-test: setup $(STAMPS)/dev $(STAMPS)/triton $(STAMPS)/browser $(STAMPS)/sdk
 
 # Tied to make's life: whatever ends make ends the product, in order.
 serve: setup
@@ -59,6 +59,7 @@ check: setup-test
 
 fuzz: setup-test
 	$(PY) -m tests.engine.fuzz --seconds 600
+	$(PY) -m tests.contract.fuzz --cases 5000
 
 # BENCHES="kernels serving" runs those alone; docs/benchmarks.md explains them.
 BENCHES ?=
@@ -67,7 +68,7 @@ bench: setup $(STAMPS)/dev $(STAMPS)/triton
 
 clean:
 	@if [ -e var/up.lock ] && ! flock --nonblock var/up.lock true; then echo "Tollgate runs from var/: stop it first" >&2; exit 1; fi
-	rm -rf $(VENV) frontend/node_modules frontend/dist staticfiles build bench/results var
+	rm -rf $(VENV) frontend/node_modules tests/sdk/js/node_modules frontend/dist staticfiles build bench/results var
 	rm -rf .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 	find kernels -name '*.so' -delete
@@ -131,6 +132,11 @@ $(STAMPS)/kernels: $(STAMPS)/python $(shell find kernels -name '*.py' -o -name '
 
 $(STAMPS)/model: $(STAMPS)/python
 	$(PY) -m engine.model.folder
+	@touch $@
+
+# The JavaScript SDK, for its suite in tests/sdk and the examples in docs/api.
+$(STAMPS)/sdk: $(STAMPS)/node tests/sdk/js/package.json tests/sdk/js/package-lock.json
+	PATH="$(CURDIR)/$(VENV)/bin:$$PATH" npm --prefix tests/sdk/js ci --no-audit --no-fund --loglevel=error
 	@touch $@
 
 # Browser tests drive the system's Chromium.
