@@ -18,6 +18,14 @@ from gateway.api.completions import completions
 from gateway.api.errors import MethodNotAllowed, NotFound
 from gateway.api.exchange import Endpoint
 from gateway.api.models import list_models, retrieve_model
+from gateway.api.responses.endpoints import (
+    cancel_response,
+    count_input_tokens,
+    create_response,
+    delete_response,
+    list_input_items,
+    retrieve_response,
+)
 from gateway.api.sessions import changing, delete_session, list_sessions, retrieve_session
 from gateway.config import GatewayConfig
 from gateway.web import Web, running
@@ -51,6 +59,12 @@ def build(config: GatewayConfig, static_root: Path) -> Starlette:
         routes=[
             Route("/v1/chat/completions", Endpoint(chat_completions), methods=["POST"]),
             Route("/v1/completions", Endpoint(completions), methods=["POST"]),
+            Route("/v1/responses", Endpoint(create_response), methods=["POST"]),
+            Route("/v1/responses/input_tokens", Endpoint(count_input_tokens), methods=["POST"]),
+            Route("/v1/responses/{response_id}", Endpoint(retrieve_response), methods=["GET"]),
+            Route("/v1/responses/{response_id}", Endpoint(delete_response), methods=["DELETE"]),
+            Route("/v1/responses/{response_id}/cancel", Endpoint(cancel_response), methods=["POST"]),
+            Route("/v1/responses/{response_id}/input_items", Endpoint(list_input_items), methods=["GET"]),
             Route("/v1/models", Endpoint(list_models), methods=["GET"]),
             Route("/v1/models/{model:path}", Endpoint(retrieve_model), methods=["GET"]),
             Route("/v1/sessions", Endpoint(list_sessions), methods=["GET"]),
