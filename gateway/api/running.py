@@ -1,8 +1,8 @@
 """From a parsed request to running generations: find the model, admit, route. The same for HTTP and websockets."""
 
 import time
-from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 
 from engine.protocol import pb
@@ -12,11 +12,12 @@ from gateway.api.errors import BadRequest, ContextTooLong, ModelNotFound, Overlo
 from gateway.api.formats import Asked
 from gateway.api.sampling import Generating, Sampling
 from gateway.api.schemas import ChatRequest, CompletionRequest
+from gateway.api.tools.plan import plan_of
 from gateway.routing.choose import affinity
 from gateway.routing.route import Routed
 from gateway.web import Web
 from gateway.workers.errors import Refused, WorkerError
-from gateway.workers.model import Model, NoChatTemplate, TemplateRefused, TextTooLong
+from gateway.workers.model import Model, NoChatTemplate, TemplateRefused, TextTooLong, Tools, Turns
 from tenants.contracts import KeyGrant
 
 ASSUMED_OUTPUT = 512  # tokens reserved of `tpm` where the client names no maximum; settled by what was used
@@ -37,6 +38,8 @@ class Job:
     num_outputs: int = 1  # that come back of each prompt
     num_candidates: int = 1  # that are generated of each prompt
     beams: pb.BeamSearch | None = None
+    embed: bool = False  # generate nothing: the end of each run has its prompt's embedding
+    window: int = 0  # runs on their way at once, the next one starts when it is told to; 0: all
     session: str  # of the tenant; empty: none
     session_seconds: int = 0  # that it is kept after this turn; 0: as long as the worker keeps any
     tier: str = ""  # "default", "flex" or "priority"; empty: nobody asked, which is the default
@@ -54,6 +57,7 @@ class Running:
     runs: list[Routed]
     num_outputs: int  # of each run
     names: Mapping[str, str]  # as the job has them
+    start: Callable[[], Routed | None]  # starts the next prompt; None: all have been started
 
     @property
     def pending(self) -> bool:
@@ -93,8 +97,28 @@ async def chat_tokens(model: Model, request: ChatRequest) -> list[int]:
         BadRequest: the model has no chat form, or its template rejects the messages.
         ContextTooLong: the text can't fit.
     """
+    turns, tools = _shown(model, request)
+    with _template_refusals(model):
+        return await model.chat_tokens(turns, tools)
+
+
+async def chat_text(model: Model, request: ChatRequest, *, ready: bool) -> str:
+    """Return the prompt text of a conversation; `ready`: for the assistant's turn. Raises as `chat_tokens`."""
+    turns, tools = _shown(model, request)
+    with _template_refusals(model):
+        return await model.render(turns, tools, ready=ready)
+
+
+def _shown(model: Model, request: ChatRequest) -> tuple[Turns, Tools | None]:
+    """Return the messages and the tools that the model's template is to show."""
+    plan = plan_of(request, model)
+    return (request.conversation(), None) if plan is None else (plan.turns(request.messages), plan.template_tools)
+
+
+@contextmanager
+def _template_refusals(model: Model) -> Iterator[None]:
     try:
-        return await model.chat_tokens(request.conversation())
+        yield
     except NoChatTemplate as error:
         raise BadRequest(str(error), param="model", code="no_chat_template") from error
     except TemplateRefused as error:
@@ -143,6 +167,10 @@ def job_of(
     """
     asked = asked or request.asked_format()
     sampling = sampling_of(request, request.limit)
+    plan = plan_of(request, model) if isinstance(request, ChatRequest) else None
+    if plan is not None:
+        asked = plan.asked(asked)
+        sampling.shown_token_ids.extend(plan.shown_tokens)
     if asked is not None:
         sampling.grammar.CopyFrom(asked.grammar)
     if request.top_scores is not None:
@@ -213,17 +241,25 @@ async def running(web: Web, grant: KeyGrant, job: Job) -> AsyncIterator[Running]
     _check_output(job, grant)
     _check_tier(job, grant)
     num_prompt = sum(len(prompt) for prompt in job.prompts)
-    expected = job.num_candidates * min(job.sampling.max_tokens or ASSUMED_OUTPUT, grant.policy.max_output)
+    expected = 0 if job.embed else _expected_output(job, grant)
     tokens = num_prompt + len(job.prompts) * expected
     permit = await web.admission.admit(grant, prompt_tokens=num_prompt, tokens=tokens, now=time.monotonic())
     runs: list[Routed] = []
+
+    def start() -> Routed | None:
+        number = len(runs)
+        if number == len(job.prompts):
+            return None
+        watch = web.metrics.watch(grant.tenant_slug, job.model.name)
+        run = Routed(web.registry, job.model, _submit(grant, job, number), watch)
+        runs.append(run)
+        web.drain.enter(run)
+        return run
+
     try:
-        for number, prompt in enumerate(job.prompts):
-            watch = web.metrics.watch(grant.tenant_slug, job.model.name)
-            run = Routed(web.registry, job.model, _submit(grant, job, number, prompt), watch)
-            runs.append(run)
-            web.drain.enter(run)
-        started = Running(permit, runs, job.num_outputs, job.names)
+        for _ in range(job.window or len(job.prompts)):
+            start()
+        started = Running(permit, runs, job.num_outputs, job.names, start)
         try:
             yield started
         except Refused as refused:
@@ -237,7 +273,12 @@ async def running(web: Web, grant: KeyGrant, job: Job) -> AsyncIterator[Running]
         permit.settle(sum(run.used_tokens + expected * run.uncounted for run in runs))
 
 
-def _submit(grant: KeyGrant, job: Job, number: int, prompt: Sequence[int]) -> pb.Submit:
+def _expected_output(job: Job, grant: KeyGrant) -> int:
+    """Return how many tokens of output a prompt is reckoned with, until it is known how many there were."""
+    return job.num_candidates * min(job.sampling.max_tokens or ASSUMED_OUTPUT, grant.policy.max_output)
+
+
+def _submit(grant: KeyGrant, job: Job, number: int) -> pb.Submit:
     return pb.Submit(
         request_id=job.request_id if number == 0 else f"{job.request_id}-{number}",
         tenant=grant.tenant_id,
@@ -247,12 +288,13 @@ def _submit(grant: KeyGrant, job: Job, number: int, prompt: Sequence[int]) -> pb
         session=job.session,
         session_seconds=job.session_seconds,
         priority=_PRIORITY[_class_of(grant, job.tier)],
-        token_ids=prompt,
+        token_ids=job.prompts[number],
         sampling=job.sampling,
         policy_version=grant.policy.version,
         n=job.num_outputs,
         best_of=0 if job.beams is not None or job.num_candidates == job.num_outputs else job.num_candidates,
         beam_search=job.beams,
+        embed=job.embed,
     )
 
 
@@ -274,10 +316,11 @@ def _check_tier(job: Job, grant: KeyGrant) -> None:
 
 def _check_length(job: Job) -> None:
     limit, asked = job.model.max_context, job.sampling.max_tokens
+    least = 0 if job.embed else 1
     for prompt in job.prompts:
         if not prompt:
-            raise BadRequest(f"`{job.field}` is empty: there is nothing to continue", param=job.field)
-        if len(prompt) + max(asked, 1) > limit:
+            raise BadRequest(f"`{job.field}` is empty: there is nothing to go on from", param=job.field)
+        if len(prompt) + max(asked, least) > limit:
             raise ContextTooLong(
                 f"This model's maximum context length is {limit} tokens. However, you requested "
                 f"{len(prompt) + asked} tokens ({len(prompt)} in `{job.field}`, {asked} in the completion). "

@@ -1,9 +1,11 @@
 """A model as its worker describes it: what turns messages into token ids, without torch and without a file system."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
+import msgspec
 from jinja2 import TemplateError
 from tokenizers import Tokenizer
 from transformers.utils.chat_template_utils import render_jinja_template
@@ -12,6 +14,9 @@ from engine.protocol import pb
 from gateway.workers.vocabulary import Vocabulary
 
 INLINE_CHARACTERS = 64_000  # a longer conversation is rendered in a thread, so that other streams get their turn
+
+Turns = list[dict[str, Any]]  # messages as chat templates take them
+Tools = list[dict[str, Any]]
 
 
 class NoChatTemplate(Exception):
@@ -47,15 +52,19 @@ class Model:
     created: int  # unix seconds when this process first met it
     embedding_size: int = 0  # numbers of an embedding; 0: it makes none, nor does it score prompts
 
-    async def chat_tokens(self, conversation: list[dict[str, str]]) -> list[int]:
+    async def chat_tokens(self, conversation: Turns, tools: Tools | None = None) -> list[int]:
         """Return the token ids of a conversation: those of a chat request, and what a registered chat has of them.
+
+        Args:
+            conversation: messages, as templates take them.
+            tools: those that the template is to show.
 
         Raises:
             NoChatTemplate: the model has no chat form.
             TemplateRefused: the template rejects the messages.
             TextTooLong: the text can't fit.
         """
-        text = await self.render(conversation)
+        text = await self.render(conversation, tools)
         return (await self._fitting([text], special=False))[0]  # the template has written the special tokens
 
     async def text_tokens(self, texts: Sequence[str]) -> list[list[int]]:
@@ -76,8 +85,8 @@ class Model:
                 raise TextTooLong(len(text))
         return await self.encode(texts, special=special)
 
-    async def render(self, conversation: list[dict[str, str]]) -> str:
-        """Return the prompt text of a conversation, ready for the assistant's turn.
+    async def render(self, conversation: Turns, tools: Tools | None = None, *, ready: bool = True) -> str:
+        """Return the prompt text of a conversation; `ready`: for the assistant's turn.
 
         Raises:
             NoChatTemplate: the model has no chat form.
@@ -85,16 +94,17 @@ class Model:
         """
         if not self.chat_template:
             raise NoChatTemplate(f"The model `{self.name}` has no chat template: use /v1/completions")
-        if sum(len(turn["content"]) for turn in conversation) > INLINE_CHARACTERS:
-            return await asyncio.to_thread(self._render, conversation)
-        return self._render(conversation)
+        if sum(map(_size, conversation)) + _size_of(tools) > INLINE_CHARACTERS:
+            return await asyncio.to_thread(self._render, conversation, tools, ready)
+        return self._render(conversation, tools, ready)
 
-    def _render(self, conversation: list[dict[str, str]]) -> str:
+    def _render(self, conversation: Turns, tools: Tools | None, ready: bool) -> str:
         try:
             texts, _ = render_jinja_template(
                 conversations=[conversation],
+                tools=tools,
                 chat_template=self.chat_template,
-                add_generation_prompt=True,
+                add_generation_prompt=ready,
                 **self.special_tokens,
             )
         except (TemplateError, TypeError, ValueError, LookupError, ArithmeticError) as error:
@@ -105,6 +115,11 @@ class Model:
         """Return the token ids of each text; `special` adds the tokenizer's own (a rendered chat has them already)."""
         encodings = await self.tokenizer.async_encode_batch_fast(list(texts), add_special_tokens=special)
         return [encoding.ids for encoding in encodings]
+
+    async def decode(self, token_ids: Sequence[int]) -> str:
+        """Return the text of token ids, special tokens and all."""
+        texts = await self.tokenizer.async_decode_batch([list(token_ids)], skip_special_tokens=False)
+        return str(texts[0])
 
     def text(self, token_ids: Sequence[int]) -> str:
         """Return the text of token ids, special tokens left out, as a worker decodes an output."""
@@ -138,6 +153,14 @@ def model_from_card(card: pb.ModelCard, created: int) -> Model:
         created=created,
         embedding_size=card.embedding_size,
     )
+
+
+def _size(turn: Mapping[str, Any]) -> int:
+    return len(turn["content"]) + _size_of(turn.get("tool_calls"))
+
+
+def _size_of(value: Iterable[Any] | None) -> int:
+    return len(msgspec.json.encode(value)) if value else 0
 
 
 def _bytes(token: str) -> int:

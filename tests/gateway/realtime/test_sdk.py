@@ -1,8 +1,12 @@
 """OpenAI's own realtime client."""
 
+import pytest
 from openai import OpenAI
 
 from tests.gateway.wire.stack import Stack, TenantInTest
+
+# The client opens its websocket in a way that the library behind it has deprecated.
+pytestmark = pytest.mark.filterwarnings("ignore:connect.. must be used as a context manager:DeprecationWarning")
 
 
 def test_openai_client(stack: Stack, tenant: TenantInTest) -> None:

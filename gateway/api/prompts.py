@@ -1,0 +1,60 @@
+"""A prompt as OpenAI's surfaces take it: a text, texts, token ids, or lists of token ids."""
+
+from collections.abc import Sequence
+
+from gateway.api.errors import BadRequest
+from gateway.api.running import text_tokens
+from gateway.api.sampling import MAX_UINT32, TokenId
+from gateway.workers.model import Model
+
+Prompt = str | list[str | int | list[TokenId]]
+
+
+def entries(prompt: Prompt, *, field: str, most: int) -> list[str] | list[list[int]]:
+    """Return the prompts one by one, either all texts or all token ids.
+
+    Args:
+        prompt: as the client sent it.
+        field: the client's field that holds it.
+        most: how many there may be.
+
+    Raises:
+        BadRequest: there is none, there are too many, or texts and token ids are mixed.
+    """
+    if isinstance(prompt, str):
+        return [prompt]
+    texts = [item for item in prompt if isinstance(item, str)]
+    lists = [item for item in prompt if isinstance(item, list)]
+    ids = [item for item in prompt if isinstance(item, int)]
+    if not prompt or len(prompt) not in (len(texts), len(lists), len(ids)):
+        raise BadRequest(
+            f"`{field}` must be a text, a list of texts, a list of token ids or a list of such lists", param=field
+        )
+    if ids:
+        if any(not 0 <= token <= MAX_UINT32 for token in ids):
+            raise BadRequest(f"`{field}` has a token id that is negative or too large", param=field)
+        return [ids]
+    if len(prompt) > most:
+        raise BadRequest(f"`{field}` has {len(prompt)} entries: send at most {most} at once", param=field)
+    return texts or lists
+
+
+async def token_lists(model: Model, prompts: list[str] | list[list[int]], *, field: str) -> list[list[int]]:
+    """Return the token ids of each prompt.
+
+    Raises:
+        BadRequest: a token id isn't in the model's vocabulary.
+        ContextTooLong: a text can't fit.
+    """
+    texts = [prompt for prompt in prompts if isinstance(prompt, str)]
+    if texts:
+        return await text_tokens(model, texts, field=field)
+    lists = [prompt for prompt in prompts if isinstance(prompt, list)]
+    check_ids(model, lists, field=field)
+    return lists
+
+
+def check_ids(model: Model, lists: Sequence[Sequence[int]], *, field: str) -> None:
+    """Raise BadRequest where a token id isn't in the model's vocabulary."""
+    if any(max(tokens, default=0) >= model.vocab_size for tokens in lists):
+        raise BadRequest(f"`{field}` has a token id outside the model's vocabulary of {model.vocab_size}", param=field)

@@ -1,0 +1,163 @@
+"""`POST /tokenize` and `/detokenize`, also under `/v1`: a text's token ids, and their text, in vLLM's words.
+
+The gateway has the model's tokenizer: no worker is asked, and nothing counts against a limit but the time it takes.
+"""
+
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
+
+from gateway.api.chat import authenticate
+from gateway.api.decode import Off, Reader
+from gateway.api.errors import BadRequest, RateLimited
+from gateway.api.exchange import Exchange
+from gateway.api.functions import Tools
+from gateway.api.prompts import check_ids
+from gateway.api.running import chat_text, find_model
+from gateway.api.sampling import TokenId
+from gateway.api.schemas import MAX_MESSAGES, ChatRequest, Message
+from gateway.workers.model import Model
+
+MAX_CHARACTERS = 1 << 20  # of a text
+MAX_TOKENS = 1 << 19
+LARGE = 16_000  # characters or tokens: what takes longer than a request's other work
+MOST_LARGE = 4  # at once, of a tenant
+
+TOKENIZE_OFF: Off = {
+    "continue_final_message": (False,),
+    "chat_template_kwargs": ({},),
+    "chat_template": (),
+    "mm_processor_kwargs": ({},),
+}
+
+
+class TokenizeRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    """`POST /tokenize`: either `prompt`, or `messages` with the `tools` that they may call."""
+
+    model: str
+    prompt: str | None = None
+    messages: Annotated[list[Message], Meta(min_length=1, max_length=MAX_MESSAGES)] | None = None
+    tools: Tools | None = None
+    add_special_tokens: bool | None = None  # those of the tokenizer: true for a prompt, false for messages
+    add_generation_prompt: bool | None = None  # ready for the assistant's turn: true
+    return_token_strs: bool | None = None
+
+    def check(self) -> None:
+        """Raise BadRequest where a rule is broken that the types don't hold."""
+        if (self.prompt is None) == (self.messages is None):
+            raise BadRequest("Send either `prompt` or `messages`", param="prompt")
+        if self.messages is None:
+            for name in ("tools", "add_generation_prompt"):
+                if getattr(self, name) is not None:
+                    raise BadRequest(f"`{name}` belongs to `messages`: leave it out", param=name)
+
+
+class DetokenizeRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    """`POST /detokenize`."""
+
+    model: str
+    tokens: Annotated[list[TokenId], Meta(max_length=MAX_TOKENS)]
+
+    def check(self) -> None:
+        """Raise BadRequest where a rule is broken that the types don't hold."""
+
+
+class Tokens(msgspec.Struct):
+    """What `/tokenize` answers. `token_strs`: as the tokenizer's vocabulary writes them, where they are asked for."""
+
+    count: int
+    max_model_len: int
+    tokens: list[int]
+    token_strs: list[str] | None = None
+
+
+class Text(msgspec.Struct):
+    """What `/detokenize` answers: special tokens are in it."""
+
+    prompt: str
+
+
+_TOKENIZE = Reader(TokenizeRequest, TOKENIZE_OFF)
+_DETOKENIZE = Reader(DetokenizeRequest, {})
+
+
+class TokenEndpoints:
+    """The two endpoints, and how many large texts of each tenant they are at."""
+
+    def __init__(self) -> None:
+        self._large: Counter[str] = Counter()
+
+    async def tokenize(self, exchange: Exchange) -> None:
+        """Answer one `POST /tokenize`."""
+        grant = await authenticate(exchange, scope="generate")
+        request = _TOKENIZE.read(await exchange.body())
+        model = find_model(exchange.web, grant, request.model)
+        exchange.noted["model"] = model.name
+        with self._turn(grant.tenant_id, _characters(request)):
+            text = request.prompt if request.prompt is not None else await _rendered(request, model)
+            if len(text) > MAX_CHARACTERS:
+                raise _too_long(request, len(text))
+            special = request.add_special_tokens
+            if special is None:
+                special = request.messages is None
+            tokens = (await model.encode([text], special=special))[0]
+            strings = _strings(model, tokens) if request.return_token_strs else None
+        await exchange.json(Tokens(len(tokens), model.max_context, tokens, strings))
+
+    async def detokenize(self, exchange: Exchange) -> None:
+        """Answer one `POST /detokenize`."""
+        grant = await authenticate(exchange, scope="generate")
+        request = _DETOKENIZE.read(await exchange.body())
+        model = find_model(exchange.web, grant, request.model)
+        exchange.noted["model"] = model.name
+        check_ids(model, [request.tokens], field="tokens")
+        with self._turn(grant.tenant_id, len(request.tokens)):
+            text = await model.decode(request.tokens)
+        await exchange.json(Text(text))
+
+    @contextmanager
+    def _turn(self, tenant_id: str, size: int) -> Iterator[None]:
+        """Count a large text while it is worked at. Raises RateLimited where the tenant has MOST_LARGE already."""
+        if size <= LARGE:
+            yield
+            return
+        if self._large[tenant_id] >= MOST_LARGE:
+            raise RateLimited("Your other large texts are still being worked at.", wait_seconds=0.5)
+        self._large[tenant_id] += 1
+        try:
+            yield
+        finally:
+            self._large[tenant_id] -= 1
+            if not self._large[tenant_id]:
+                del self._large[tenant_id]
+
+
+def _characters(request: TokenizeRequest) -> int:
+    """Return how long the text is, before a template adds to it. Raises BadRequest where it is too long."""
+    texts = [request.prompt] if request.prompt is not None else [message.text() for message in request.messages or ()]
+    characters = sum(map(len, texts))
+    if characters > MAX_CHARACTERS:
+        raise _too_long(request, characters)
+    return characters
+
+
+def _too_long(request: TokenizeRequest, characters: int) -> BadRequest:
+    field = "messages" if request.prompt is None else "prompt"
+    return BadRequest(f"`{field}` has {characters} characters: send at most {MAX_CHARACTERS} at once", param=field)
+
+
+async def _rendered(request: TokenizeRequest, model: Model) -> str:
+    assert request.messages is not None
+    chat = ChatRequest(model=request.model, messages=request.messages, tools=request.tools)
+    chat.check()
+    return await chat_text(model, chat, ready=request.add_generation_prompt is not False)
+
+
+def _strings(model: Model, tokens: list[int]) -> list[str]:
+    """Return the vocabulary's words for tokens; each is looked up once."""
+    words = {token: str(model.tokenizer.id_to_token(token)) for token in set(tokens)}
+    return [words[token] for token in tokens]
