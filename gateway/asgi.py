@@ -1,6 +1,6 @@
 """The web process: one ASGI application.
 
-http       /v1, /healthz, /readyz, /static   gateway.api.app (Starlette, no middleware)
+http       /v1, /static, and BESIDE_TOO      gateway.api.app (Starlette, no middleware)
            all else                          Django, behind `gateway.bodies`
 websocket  /v1/realtime                      gateway.realtime.consumers
            /ws/live/                         gateway.console.live
@@ -22,7 +22,7 @@ from django.core.exceptions import ImproperlyConfigured
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 BESIDE_DJANGO = ("/v1/", "/static/")
-HEALTH = ("/v1", "/healthz", "/readyz")
+BESIDE_TOO = ("/v1", "/healthz", "/readyz", "/tokenize", "/detokenize")
 
 
 class RequestIds:
@@ -55,7 +55,7 @@ class Split:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request."""
         path: str = scope["path"]
-        beside = path.startswith(BESIDE_DJANGO) or path in HEALTH
+        beside = path.startswith(BESIDE_DJANGO) or path in BESIDE_TOO
         await (self._beside if beside else self._django)(scope, receive, send)
 
 
