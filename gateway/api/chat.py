@@ -5,7 +5,6 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from gateway.api.auth import bearer, check, check_model
-from gateway.api.errors import BadRequest
 from gateway.api.exchange import Exchange, Watching
 from gateway.api.idempotency import entry_of, once
 from gateway.api.kept import Entry
@@ -15,6 +14,7 @@ from gateway.api.running import chat_tokens, find_model, job_of, running
 from gateway.api.sampling import Generating, Sampling
 from gateway.api.schemas import ChatRequest, parse_chat
 from gateway.api.shapes import ChatShape, Head
+from gateway.api.tools.plan import plan_of
 from gateway.workers.model import Model
 from tenants.contracts import KeyGrant
 
@@ -31,12 +31,12 @@ async def chat_completions(exchange: Exchange) -> None:
 
 
 async def _serve(exchange: Exchange, grant: KeyGrant, request: ChatRequest) -> None:
-    if request.tools and request.tool_choice != "none":
-        raise BadRequest("`tools` isn't supported: leave it out", param="tools")
     model = find_model(exchange.web, grant, request.model, request.session)
     prompts = [await chat_tokens(model, request)]
     job = job_of(request, model, prompts=prompts, request_id=exchange.request_id, field="messages")
-    shape = ChatShape(head(exchange, model, request, "chatcmpl"), model.vocabulary, readings(request, model))
+    plan = plan_of(request, model)
+    reading = readings(request, model, None if plan is None else plan.parser)
+    shape = ChatShape(head(exchange, model, request, "chatcmpl"), model.vocabulary, reading, plan)
     async with running(exchange.web, grant, job) as started:
         await answer(exchange, started, shape, streamed=bool(request.stream))
 

@@ -12,7 +12,7 @@ from gateway.api.errors import BadRequest, ContextTooLong, ModelNotFound, Overlo
 from gateway.api.formats import Asked
 from gateway.api.sampling import Generating, Sampling
 from gateway.api.schemas import ChatRequest, CompletionRequest
-from gateway.api.tools.plan import plan_of
+from gateway.api.tools.plan import ToolPlan, plan_of
 from gateway.routing.choose import affinity
 from gateway.routing.route import Routed
 from gateway.web import Web
@@ -47,6 +47,7 @@ class Job:
     field: str  # of the client's request that holds the prompt
     limit_field: str  # and the one that says `sampling.max_tokens`; empty: nobody asked for it
     names: Mapping[str, str]  # the client's names of fields, by the worker's, where they differ
+    plan: ToolPlan | None = None  # how tools are served; None: the request has nothing to do with them
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +59,7 @@ class Running:
     num_outputs: int  # of each run
     names: Mapping[str, str]  # as the job has them
     start: Callable[[], Routed | None]  # starts the next prompt; None: all have been started
+    plan: ToolPlan | None = None  # as the job has it
 
     @property
     def pending(self) -> bool:
@@ -66,9 +68,12 @@ class Running:
 
     def named(self, error: WorkerError) -> WorkerError:
         """Return a worker's refusal with the name that the client gave the field; any other error as it is."""
-        if isinstance(error, Refused) and error.field in self.names:
-            return Refused(error.code, str(error), self.names[error.field])
-        return error
+        if not isinstance(error, Refused) or error.field not in self.names:
+            return error
+        if error.field == "grammar" and self.plan is not None and self.plan.functions:
+            field, message = self.plan.explained(str(error))
+            return Refused(error.code, message, field)
+        return Refused(error.code, str(error), self.names[error.field])
 
 
 def find_model(web: Web, grant: KeyGrant, name: str, session: str = "") -> Model:
@@ -191,6 +196,7 @@ def job_of(
         field=field,
         limit_field=request.limit_field,
         names={"prompt": field, "prompt_logprobs": "echo"} | ({} if asked is None else {"grammar": asked.field}),
+        plan=plan,
     )
 
 
@@ -259,7 +265,7 @@ async def running(web: Web, grant: KeyGrant, job: Job) -> AsyncIterator[Running]
     try:
         for _ in range(job.window or len(job.prompts)):
             start()
-        started = Running(permit, runs, job.num_outputs, job.names, start)
+        started = Running(permit, runs, job.num_outputs, job.names, start, job.plan)
         try:
             yield started
         except Refused as refused:

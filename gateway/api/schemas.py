@@ -3,8 +3,8 @@
 Three kinds of fields:
   served       typed in the Structs below
   harmless     accepted and without effect on the output: `user`, `metadata`, `store: false`, ...
-  at default   of OpenAI's or vLLM's surface, not served; accepted at the value that means "off" (`_CHAT_OFF`,
-               `_COMPLETION_OFF`)
+  at default   of OpenAI's or vLLM's surface, not served; accepted at the value that means "off" (`CHAT_OFF`,
+               `COMPLETION_OFF`)
 """
 
 from typing import Annotated, Any, Literal
@@ -16,6 +16,7 @@ from gateway.api.decode import Off, Reader
 from gateway.api.errors import BadRequest
 from gateway.api.functions import ToolCalls, ToolChoice, Tools
 from gateway.api.sampling import MAX_OUTPUTS, MAX_UINT32, Generating, TokenCount, TokenId, TopCount
+from gateway.api.tools.checks import check_calls, check_tools
 
 MAX_MESSAGES = 2048  # a template walks them in Python, on the event loop
 MAX_PROMPTS = 128
@@ -114,6 +115,8 @@ class ChatRequest(Generating, forbid_unknown_fields=True, kw_only=True):
         super().check()
         for index, message in enumerate(self.messages):
             message.check(f"messages[{index}]")
+        check_calls(self.messages)
+        check_tools(self.tools, self.tool_choice)
         if self.max_tokens and self.max_completion_tokens and self.max_tokens != self.max_completion_tokens:
             raise BadRequest(
                 "`max_tokens` and `max_completion_tokens` disagree: send `max_completion_tokens` alone",
@@ -235,7 +238,7 @@ _SHARED_OFF: Off = {
     "prompt_logprobs": (),
     "truncate_prompt_tokens": (),
 }
-_CHAT_OFF: Off = {
+CHAT_OFF: Off = {
     **_SHARED_OFF,
     "functions": ([],),
     "function_call": ("none", "auto"),
@@ -254,13 +257,13 @@ _CHAT_OFF: Off = {
     "prompt_cache_retention": (),
     "moderation": (),
 }
-_COMPLETION_OFF: Off = {
+COMPLETION_OFF: Off = {
     **_SHARED_OFF,
     "suffix": (),
     "add_special_tokens": (True,),
 }
-_CHAT = Reader(ChatRequest, _CHAT_OFF)
-_COMPLETION = Reader(CompletionRequest, _COMPLETION_OFF)
+_CHAT = Reader(ChatRequest, CHAT_OFF)
+_COMPLETION = Reader(CompletionRequest, COMPLETION_OFF)
 
 
 def parse_chat(body: bytes | bytearray) -> ChatRequest:

@@ -13,9 +13,11 @@ from gateway.api.functions import Function
 # As templates write JSON, and so as models have learned it. Free white space would let a weak one write nothing else.
 _STYLE = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
 
+FIRST_SCHEMA = 2  # the line with the first function's schema; the others follow, each on its own
+
 
 class Grammar:
-    """A grammar in the making.
+    """A grammar in the making. Functions' arguments come first in it, so that a problem's line says whose it is.
 
     Args:
         special: ids of markers that are tokens of their own, which no text matches.

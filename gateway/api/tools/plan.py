@@ -9,6 +9,7 @@
 A request that may call nothing has a plan too, where earlier calls stand in its conversation.
 """
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -19,10 +20,12 @@ from gateway.api.formats import MAX_GRAMMAR_CHARACTERS, Asked
 from gateway.api.functions import AllowedToolChoice, Function, FunctionTool, NamedTool, ToolChoice
 from gateway.api.schemas import Message
 from gateway.api.tools.detect import Manner, manner_of
-from gateway.api.tools.grammar import Grammar
+from gateway.api.tools.grammar import FIRST_SCHEMA, Grammar
 from gateway.api.tools.parser import Parser
 from gateway.api.tools.turns import Turn, template_tools, turns_of
 from gateway.workers.model import Model
+
+_PROBLEM = re.compile(r"at (\d+)\(\d+\): (.*?)\.?(?: 1 \| .*)?", re.DOTALL)  # and then the grammar's first lines
 
 
 class Request(Protocol):
@@ -112,6 +115,22 @@ class ToolPlan:
                 param="tools",
             )
         return Asked("tools", pb.Grammar(kind=pb.Grammar.KIND_LARK, text=text))
+
+    def explained(self, problem: str) -> tuple[str, str]:
+        """Return the field of the client's request that a worker speaks of who refuses the grammar, and a message.
+
+        Args:
+            problem: as the worker says it; where it names a line of the grammar, that line has a function's schema.
+        """
+        found = _PROBLEM.fullmatch(problem)
+        number = int(found[1]) - FIRST_SCHEMA if found is not None else -1
+        if found is None or not 0 <= number < len(self.functions):
+            return "tools", f"`tools`: {problem}"
+        function = self.functions[number]
+        index = next(index for index, tool in enumerate(self.tools) if tool.function is function)
+        field = f"tools[{index}].function.parameters"
+        fix = ", or leave out `strict`" if function.strict else ""
+        return field, f"No output can be kept to `{field}`: {found[2]}. Change the schema{fix}."
 
     @property
     def _is_bound(self) -> bool:

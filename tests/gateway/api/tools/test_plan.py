@@ -15,6 +15,7 @@ from gateway.workers.model import Model, model_from_card
 from tests.engine.tiny_model import make_tokenizer
 from tests.gateway.api.tools.samples import PLAIN, SWITCH, TOOLS, WEATHER, template
 
+TEMPLATE_NAMED = "{{ tools }}{{ message.tool_calls }}[TOOL_CALLS]name[ARGS]{}"
 NAMED = {"type": "function", "function": {"name": "switch"}}
 
 
@@ -168,6 +169,28 @@ def test_a_grammar_that_is_too_long() -> None:
     with pytest.raises(BadRequest) as caught:
         made.asked(None)
     assert caught.value.param == "tools"
+
+
+def test_a_refused_grammar_is_explained() -> None:
+    """A worker that refuses the grammar speaks of a line: that is a function's schema, named as the client has it."""
+    made = plan(tool_choice=allowed("required", "no-thing", "switch"))
+    problem = 'at 3(14): failed to compile JSON schema: Unimplemented keys: ["not"] 1 | start: call 2 | arguments_1'
+    field, message = made.explained(problem)
+    assert field == "tools[2].function.parameters"
+    assert "`tools[2].function.parameters`" in message
+    assert 'failed to compile JSON schema: Unimplemented keys: ["not"]. Change' in message
+    assert "`strict`" in message
+    assert "start" not in message
+    assert made.explained("the grammar is too much work") == ("tools", "`tools`: the grammar is too much work")
+
+
+@pytest.mark.parametrize("source", [PLAIN, template("llama"), template("mistral"), TEMPLATE_NAMED])
+@pytest.mark.parametrize("choice", ["auto", "required"])
+def test_schemas_come_first_in_a_grammar(source: str, choice: str) -> None:
+    """Whatever the form, the lines after the first have the functions' schemas, in their order."""
+    lines = grammar_of(plan(source, tool_choice=choice)).splitlines()
+    assert [line.split(":")[0] for line in lines[1:4]] == ["arguments_1", "arguments_2", "arguments_3"]
+    assert "boolean" in lines[3]
 
 
 def test_each_output_has_its_own_parser() -> None:
