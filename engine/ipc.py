@@ -158,13 +158,14 @@ class ReadyFrame(msgspec.Struct, tag="ready", frozen=True, kw_only=True):
     device: str
     kernel_backend: str
     pid: int
+    embedding_size: int = 0  # numbers; 0: the model tells neither embeddings nor log-probabilities of a prompt
 
 
 class Output(msgspec.Struct, frozen=True, kw_only=True, array_like=True, omit_defaults=True):
     """What a step did for one output of a request. A refusal ends the request, a finish reason this output alone."""
 
     handle: int
-    admitted_max_tokens: int = 0  # > 0 once: the request has been admitted and may generate this many
+    admitted_max_tokens: int = 0  # > 0 once: the request has been admitted and may generate at most this many
     token_ids: list[int] = []
     finish_reason: str = ""  # a FinishReason ends the request
     refusal_code: str = ""  # a RefusalCode ends the request; message and field explain
@@ -179,7 +180,8 @@ class Output(msgspec.Struct, frozen=True, kw_only=True, array_like=True, omit_de
     unseen_tokens: int = 0  # beam search: tokens generated in this step; `token_ids` come whole, at the end
     score: float = 0.0  # beam search, with the end: what the outputs are ranked by, best first by index
     top: list[list[tuple[int, float]]] = []  # beside each of `logprobs`: likely tokens, best first
-    prompt_scores: list[tuple[float, list[tuple[int, float]]]] = []  # of the prompt's tokens from the second on, once
+    # Of more of the prompt's tokens, from the second on, in order; all of them before the first of `token_ids`:
+    prompt_scores: list[tuple[float, list[tuple[int, float]]]] = []
     embedding: list[float] = []  # with the end of a request to embed
 
 

@@ -2,7 +2,10 @@
 
     Outputs             as they come; one output ends with the request itself
     ├ SeveralOutputs    `n` of them: each has its own end before the request's
+    ├ Embedding         a request to embed: no text, a vector with the end
     └ ranking.py        `best_of` and beam search: the best of them, whole, when all have ended
+
+Scores, the log-probabilities of tokens, leave with their tokens; the text of a token may come later.
 
 The dispatcher gives them what the core did, counts what they say, and lets them report the end of the request once the
 journal has it.
@@ -36,11 +39,13 @@ class LiveOutput:
 class Outputs:
     """Outputs whose text leaves as it comes; this class is that of a request with a single one."""
 
-    def __init__(self, stream: Stream, texts: Sequence[TextStream]) -> None:
+    def __init__(self, stream: Stream, texts: Sequence[TextStream], *, scored: bool = False) -> None:
+        """Start with nothing generated. `scored`: the client asks for the log-probabilities of tokens."""
         self.num_tokens = 0  # generated so far, by all
         self.num_open = len(texts)  # those that have not ended
         self.detail = ""  # why they ended, where the reason alone does not tell
         self._stream = stream
+        self._scored = scored
         self._all = [LiveOutput(index, text) for index, text in enumerate(texts)]
 
     @property
@@ -74,6 +79,8 @@ class Outputs:
         output.num_preemptions = news.num_preemptions or output.num_preemptions
         if output.reason is not None:  # by a stop string, of which the core did not know yet
             return False
+        if news.prompt_scores:
+            self._stream.post(prompt_scores=prompt_scores(news))
         stopped = bool(news.token_ids) and self._take_tokens(output, news)
         if stopped:
             self._end(output, FinishReason.STOP)
@@ -101,6 +108,8 @@ class Outputs:
         piece = output.text.push(news.token_ids, ended=news.finish_reason == FinishReason.STOP)
         self.num_tokens += piece.num_tokens
         delta = pb.Delta(token_ids=news.token_ids[: piece.num_tokens], text=piece.text)
+        if self._scored:
+            delta.scores.extend(token_scores(news, piece.num_tokens))
         self._stream.post(news.index, delta=delta)
         return piece.stopped
 
@@ -124,6 +133,47 @@ class SeveralOutputs(Outputs):
         super()._end(output, reason)
         finished = pb.OutputFinished(reason=PB_REASON[reason], text=output.text.flush())
         self._stream.post(output.index, output_finished=finished)
+
+
+class Embedding(Outputs):
+    """The single output of a request to embed. Whatever ends it before it has its vector is a failure."""
+
+    def __init__(self, stream: Stream, texts: Sequence[TextStream]) -> None:
+        super().__init__(stream, texts)
+        self._vector: Sequence[float] = ()
+
+    def take(self, news: ipc.Output) -> bool:
+        """Keep the vector; otherwise as any output."""
+        self._vector = news.embedding or self._vector
+        return super().take(news)
+
+    def _end(self, output: LiveOutput, reason: FinishReason) -> None:
+        if reason in (FinishReason.STOP, FinishReason.LENGTH) and not self._vector:
+            self.detail, reason = self.detail or "the worker returned no embedding", FinishReason.ERROR
+        super()._end(output, reason)
+
+    def _finished(self, usage: pb.Usage, text: str = "") -> pb.Finished:
+        finished = super()._finished(usage, text)
+        if self.reason is FinishReason.STOP:
+            finished.embedding.extend(self._vector)
+        return finished
+
+
+def token_scores(news: ipc.Output, count: int) -> list[pb.TokenScore]:
+    """Return the scores of the first `count` tokens of what a step did."""
+    tops = news.top or [[]] * count
+    return [token_score(*one) for one in zip(news.logprobs[:count], tops[:count], strict=True)]
+
+
+def token_score(logprob: float, top: Sequence[tuple[int, float]]) -> pb.TokenScore:
+    """Return a score as it leaves."""
+    ids, logprobs = zip(*top, strict=True) if top else ((), ())
+    return pb.TokenScore(logprob=logprob, top_ids=ids, top_logprobs=logprobs)
+
+
+def prompt_scores(news: ipc.Output) -> pb.PromptScores:
+    """Return the scores of tokens of the prompt."""
+    return pb.PromptScores(scores=[token_score(*one) for one in news.prompt_scores])
 
 
 def worst(outputs: Iterable[LiveOutput]) -> FinishReason:

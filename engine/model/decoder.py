@@ -18,6 +18,7 @@ class Decoder:
     recordable = True
 
     def __init__(self, spec: DecoderSpec, weights: DecoderWeights, ops: Ops, max_positions: int) -> None:
+        self.embedding_size = spec.hidden_size
         self._spec = spec
         self._weights = weights
         self._ops = ops
@@ -55,13 +56,21 @@ class Decoder:
         Returns:
             Logits `[N, vocab]`.
         """
+        return self.logits(self.hidden(token_ids, batch, pages)[sampled])
+
+    def hidden(self, token_ids: torch.Tensor, batch: AttentionBatch, pages: Pages) -> torch.Tensor:
+        """Compute one step up to the head: hidden states after the last norm, `[T, H]`; see `forward`."""
         spec, ops = self._spec, self._ops
         residual = F.embedding(token_ids, self._weights.embedding)
         if self._embedding_scale != 1.0:
             residual.mul_(self._embedding_scale)
         hidden = ops.rms_norm(residual, self._weights.layers[0].attention_norm, eps=spec.norm_eps)
-        hidden = self._layers(hidden, residual, pages, batch)
-        logits = self._weights.head(hidden[sampled])  # none: [0, vocab]
+        return self._layers(hidden, residual, pages, batch)
+
+    def logits(self, hidden: torch.Tensor) -> torch.Tensor:
+        """Return the logits of hidden states: `[N, H]` to `[N, vocab]`, of none too."""
+        spec = self._spec
+        logits = self._weights.head(hidden)
         return _capped(logits, spec.logit_soft_cap) if spec.logit_soft_cap else logits
 
 

@@ -15,8 +15,9 @@ from transformers.utils import logging as transformers_logging
 
 from engine.errors import ModelError
 from engine.model.folder import ModelFolder
+from engine.model.halves import Halves
 from engine.model.paged_modules import NAME, PagedAttention, connect
-from engine.model.trial import Layout, check_config, compare, measure
+from engine.model.trial import Layout, check_config, compare, hidden_size, measure
 from kernels.batch import AttentionBatch
 from kernels.ops import Ops
 from kernels.pages import Pages, PageShape
@@ -32,6 +33,8 @@ class FallbackModel:
         self._layout = layout
         self._attention = PagedAttention(ops)
         self._picks = "logits_to_keep" in inspect.signature(model.forward).parameters
+        self._halves = Halves(model)
+        self.embedding_size = 0  # until it was tried
         connect(model, self._attention)
 
     def page_shape(self, *, num_blocks: int, block_size: int) -> PageShape:
@@ -52,6 +55,15 @@ class FallbackModel:
         ).logits[0]
         return logits if self._picks else logits[sampled]
 
+    def hidden(self, token_ids: torch.Tensor, batch: AttentionBatch, pages: Pages) -> torch.Tensor:
+        """Compute one step up to the head, see `Decoder.hidden`. What its class does with one token's goes to waste."""
+        one = torch.zeros(1, dtype=torch.int64, device=token_ids.device)
+        return self._halves.hidden(lambda: self.forward(token_ids, batch, pages, one))
+
+    def logits(self, hidden: torch.Tensor) -> torch.Tensor:
+        """Return the logits of hidden states, see `Decoder.logits`."""
+        return self._halves.logits(hidden)
+
 
 def load_fallback(folder: ModelFolder, ops: Ops, *, dummy: bool = False) -> FallbackModel:
     """Load the folder's model and try it.
@@ -66,6 +78,7 @@ def load_fallback(folder: ModelFolder, ops: Ops, *, dummy: bool = False) -> Fall
         with _translated("its class fails on a trial"):
             fallback = FallbackModel(model, measure(model, ops), ops)
             compare(model, fallback, ops)
+            fallback.embedding_size = hidden_size(model, fallback, ops)
     except ModelError as error:
         raise ModelError(
             f"{folder.architecture} cannot be served: {error}; choose a model of docs/models.md, or another class of "

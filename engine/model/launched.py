@@ -1,18 +1,20 @@
 """A launched step: where its result comes from."""
 
+from collections.abc import Sequence
+
 from engine.errors import CoreError
+from engine.model.asked import Asked, read_answers
 from engine.model.lanes import LOADS, STORES, WAITS, Lane
-from engine.model.logprobs import Asking, read
-from engine.step import StepResult, TokenLogprobs
+from engine.step import StepResult
 
 
 class Launched:
     """A step whose tokens may still be on their way from the device."""
 
     def __init__(
-        self, lane: Lane, asking: tuple[Asking, ...], num_tokens: int, *, number: int, checked: bool, beside: bool
+        self, lane: Lane, asked: Asked, sizes: Sequence[int], *, number: int, checked: bool, beside: bool
     ) -> None:
-        self._lane, self._asking, self._num_tokens = lane, asking, num_tokens
+        self._lane, self._asked, self._sizes = lane, asked, sizes
         self._number, self._checked = number, checked
         self._beside = beside  # loads went on while it computed
         self._result: StepResult | None = None
@@ -31,18 +33,15 @@ class Launched:
         values, seconds = self._lane.wait()
         if self._checked and values.pop():
             raise CoreError(f"step {self._number} read a stale or foreign KV slot: its logits are NaN")
-        token_ids: tuple[int, ...]
-        logprobs: tuple[TokenLogprobs | None, ...] = ()
-        if self._asking:
-            token_ids, logprobs = read(values, self._asking, self._num_tokens)
-        else:
-            token_ids = tuple(map(int, values))
+        answers = read_answers(values, self._sizes, self._asked)
         loads = self._lane.seconds_of(LOADS)
         hidden = loads - self._lane.seconds_of(WAITS) if self._beside else 0.0  # that the step computed meanwhile
         return StepResult(
-            token_ids=token_ids,
+            token_ids=answers.token_ids,
             seconds=seconds + max(0.0, hidden),
-            logprobs=logprobs,
+            logprobs=answers.logprobs,
             store_seconds=self._lane.seconds_of(STORES),
             load_seconds=loads,
+            prompt_logprobs=answers.prompts,
+            pooled=answers.means,
         )

@@ -1,18 +1,23 @@
-"""Log-probabilities of sampled tokens and of the likeliest ones, of the model's own distribution.
+"""Log-probabilities of tokens and of the likeliest ones in their places, of the model's own distribution.
 
-They depend on a row's logits alone, never on its batch mates, and equal logits are ranked by token id. One tensor
-carries them to the host together with the tokens, so that a step waits for the device once.
+They depend on a row's logits alone, never on its batch mates, and equal logits are ranked by token id. Those of a
+prompt are worked out a few rows at a time: logits of all its tokens at once would take gigabytes.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from itertools import chain
 from typing import NamedTuple
 
 import numpy as np
 import torch
 
-from engine.model.sampler import ToDevice
+from engine.model.shaping import Send
+from engine.request import SequenceId
 from engine.step import SequenceStep, TokenLogprobs
 from kernels.ops import Ops
+
+SLICE_BYTES = 64 << 20  # of a prompt's logits at once, in float32
+_NUM_BYTES = 4
 
 
 class Asking(NamedTuple):
@@ -20,6 +25,15 @@ class Asking(NamedTuple):
 
     row: int
     num_best: int  # likeliest tokens to report beside the chosen one
+
+
+class PromptAsking(NamedTuple):
+    """Tokens of the step whose followers in the prompt are to be scored."""
+
+    sequence: SequenceId
+    first: int  # of the step's tokens
+    followers: Sequence[int]  # token ids behind that one and each of the next
+    num_best: int
 
 
 def asking(parts: Sequence[SequenceStep]) -> tuple[Asking, ...]:
@@ -31,39 +45,89 @@ def asking(parts: Sequence[SequenceStep]) -> tuple[Asking, ...]:
     )
 
 
-def with_logprobs(
-    tokens: torch.Tensor, logits: torch.Tensor, rows: Sequence[Asking], ops: Ops, to_device: ToDevice
+def prompt_asking(part: SequenceStep, first: int) -> PromptAsking | None:
+    """Return what a sequence asks of its prompt in this step, whose token `first` is its own first one; None: nothing.
+
+    The token behind the chunk's last one may be of the prompt, too; tokens behind the prompt have been sampled.
+    """
+    options = part.options
+    if options is None or options.prompt_logprobs < 0:
+        return None
+    behind = [options.prompt_next] if options.prompt_next >= 0 else []
+    followers = [*part.token_ids[1:], *behind][: options.num_prompt - 1 - part.start]
+    return PromptAsking(part.sequence, first, followers, options.prompt_logprobs)
+
+
+def scored(
+    logits: torch.Tensor, tokens: torch.Tensor, num_best: int, ops: Ops, rows: torch.Tensor | None = None
 ) -> torch.Tensor:
-    """Put log-probabilities behind the sampled tokens.
+    """Return log-probabilities in one piece, for `read`.
 
     Args:
-        tokens: `[N]` int64, sampled.
         logits: `[N, vocab]`, before temperature, top-k and top-p.
-        rows: which of the N ask, at least one.
+        tokens: `[M]` int64, whose own are wanted.
+        num_best: K or more; K is at most the vocabulary.
         ops: who computes.
-        to_device: brings an array there.
+        rows: `[M]` int64, which of the N; None: all of them.
 
     Returns:
-        Float64 `[N + M * (1 + 2 * K)]`, for `read`: the tokens, then for each of the M rows in `rows` the
-        log-probabilities of the chosen token and of the K best, and the K best token ids. Float64 holds ids and float32
-        alike.
+        Float64 `[M, 1 + 2 * K]`: log-probabilities of the token and of the K best, and the K best token ids. Float64
+        holds ids and float32 alike.
     """
-    own = None if len(rows) == len(tokens) else to_device(np.array([one.row for one in rows], dtype=np.int64))
-    best = ops.top_k(logits, min(max(one.num_best for one in rows), logits.shape[-1]), own)[1]
-    asked = torch.cat([(tokens if own is None else tokens[own])[:, None], best], -1)
-    logprobs = ops.logprobs(logits, asked, own)
-    return torch.cat([tokens.double(), torch.cat([logprobs.double(), best.double()], -1).flatten()])
+    best = ops.top_k(logits, min(num_best, logits.shape[-1]), rows)[1]
+    logprobs = ops.logprobs(logits, torch.cat([tokens[:, None], best], -1), rows)
+    return torch.cat([logprobs.double(), best.double()], -1)
 
 
-def read(
-    values: Sequence[float], rows: Sequence[Asking], num_tokens: int
-) -> tuple[tuple[int, ...], tuple[TokenLogprobs | None, ...]]:
-    """Return the tokens and each one's log-probabilities, from what `with_logprobs` has laid out."""
-    found: list[TokenLogprobs | None] = [None] * num_tokens
-    size = (len(values) - num_tokens) // len(rows)
+def sampled_scores(
+    tokens: torch.Tensor, logits: torch.Tensor, asked: Sequence[Asking], ops: Ops, send: Send
+) -> torch.Tensor:
+    """Return `scored` of the sampled tokens `[N]` that are asked for, at least one."""
+    num_best = max(one.num_best for one in asked)
+    if len(asked) == len(tokens):
+        return scored(logits, tokens, num_best, ops)
+    (rows,) = send(np.array([one.row for one in asked], dtype=np.int64))
+    return scored(logits, tokens[rows], num_best, ops, rows)
+
+
+def prompt_scores(
+    hidden: torch.Tensor,
+    head: Callable[[torch.Tensor], torch.Tensor],
+    asked: Sequence[PromptAsking],
+    num_rows: int,
+    ops: Ops,
+    send: Send,
+) -> torch.Tensor:
+    """Return `scored` of tokens of prompts, one sequence after the other.
+
+    Args:
+        hidden: `[T, H]`, of all tokens of the step.
+        head: hidden states `[M, H]` to logits `[M, vocab]`.
+        asked: at least one.
+        num_rows: M at most.
+        ops: who computes.
+        send: brings arrays to the device.
+    """
+    num_best = max(one.num_best for one in asked)
+    followers = np.fromiter(chain.from_iterable(one.followers for one in asked), dtype=np.int64)
+    places = np.concatenate([np.arange(one.first, one.first + len(one.followers)) for one in asked])
+    rows, tokens = send(places.astype(np.int64), followers)
+    slices = [slice(start, start + num_rows) for start in range(0, len(followers), num_rows)]
+    return torch.cat([scored(head(hidden[rows[part]]), tokens[part], num_best, ops) for part in slices])
+
+
+def rows_at_once(vocab_size: int) -> int:
+    """Return how many rows of logits `prompt_scores` is to make at once."""
+    return max(1, SLICE_BYTES // (_NUM_BYTES * vocab_size))
+
+
+def read(values: Sequence[float], counts: Sequence[int]) -> list[TokenLogprobs]:
+    """Return log-probabilities from what `scored` has made of M tokens, with so many of the best for each."""
+    size = len(values) // len(counts)
     width = (size - 1) // 2
-    for start, (row, num_best) in zip(range(num_tokens, len(values), size), rows, strict=True):
-        first, count = start + 1, min(num_best, width)
-        logprobs, ids = values[first : first + count], values[first + width : first + width + count]
-        found[row] = TokenLogprobs(values[start], tuple(zip(map(int, ids), logprobs, strict=True)))
-    return tuple(map(int, values[:num_tokens])), tuple(found)
+    found: list[TokenLogprobs] = []
+    for start, count in zip(range(0, len(values), size), counts, strict=True):
+        first, best = start + 1, min(count, width)
+        logprobs, ids = values[first : first + best], values[first + width : first + width + best]
+        found.append(TokenLogprobs(values[start], tuple(zip(map(int, ids), logprobs, strict=True))))
+    return found

@@ -23,6 +23,9 @@ class Model(Protocol):
     recordable: bool
     """Whether a step launches the same whatever its tensors hold, so that a graph of it can be replayed."""
 
+    embedding_size: int
+    """Numbers of a token's hidden state; 0: `hidden` and `logits` are not to be had one without the other."""
+
     def page_shape(self, *, num_blocks: int, block_size: int) -> PageShape:
         """Return the pages that the model's keys and values need."""
         ...
@@ -31,6 +34,14 @@ class Model(Protocol):
         self, token_ids: torch.Tensor, batch: AttentionBatch, pages: Pages, sampled: torch.Tensor
     ) -> torch.Tensor:
         """Compute one step, see `Decoder.forward`."""
+        ...
+
+    def hidden(self, token_ids: torch.Tensor, batch: AttentionBatch, pages: Pages) -> torch.Tensor:
+        """Compute one step up to the head, see `Decoder.hidden`."""
+        ...
+
+    def logits(self, hidden: torch.Tensor) -> torch.Tensor:
+        """Return the logits of hidden states, see `Decoder.logits`."""
         ...
 
 

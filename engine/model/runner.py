@@ -8,6 +8,7 @@ On a GPU nothing in `launch` waits for the device, so that steps may be launched
 import logging
 import time
 from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -15,6 +16,7 @@ import torch
 from engine.config import EngineConfig
 from engine.errors import ConfigError
 from engine.model.arrivals import StreamArrivals, ThreadArrivals
+from engine.model.asked import Asked, Values, asked_of
 from engine.model.device import PeakMemory, cache_shape, choose_backend, empty_pages
 from engine.model.folder import ModelFolder
 from engine.model.graphs import DecodeGraphs
@@ -23,9 +25,10 @@ from engine.model.lanes import Lane
 from engine.model.launched import Launched
 from engine.model.layout import Layout, lay_out
 from engine.model.link import Link, link_to
-from engine.model.logprobs import asking, with_logprobs
+from engine.model.logprobs import prompt_scores, rows_at_once, sampled_scores
 from engine.model.model import load_model
 from engine.model.placeholders import LastTokens
+from engine.model.pooling import Pool
 from engine.model.sampler import sample
 from engine.model.table import BlockTable
 from engine.model.warm import warm_up_plans
@@ -33,6 +36,7 @@ from engine.request import BlockId, SlabId
 from engine.step import (
     BlockCopy,
     CacheShape,
+    SequenceStep,
     StepHandle,
     StepPlan,
     TableWrite,
@@ -43,6 +47,13 @@ from kernels.batch import AttentionBatch
 from kernels.threads import usable_cores
 
 _log = logging.getLogger("tollgate.model")
+
+
+class Made(NamedTuple):
+    """What the model has made of a step."""
+
+    logits: torch.Tensor  # `[N, vocab]`
+    hidden: torch.Tensor | None = None  # `[T, H]`, where somebody asks for it
 
 
 class ModelRunner:
@@ -69,6 +80,8 @@ class ModelRunner:
             self._table = BlockTable(shape.max_rows + 1, shape.max_columns, device, shared=self._link.shared)
             self._pad()
             self._last = LastTokens(shape.max_rows, device)
+            self._pool = Pool(shape.max_rows + 1, self._model.embedding_size, device)
+        self._rows_at_once = rows_at_once(folder.vocab_size)
         max_context = min(folder.max_context_tokens, shape.num_blocks * shape.block_size)
         self._graphs: DecodeGraphs | None = None
         if not self._link.shared:
@@ -101,6 +114,11 @@ class ModelRunner:
         return self._ops.name
 
     @property
+    def embedding_size(self) -> int:
+        """Numbers of an embedding; 0: the model tells neither hidden states nor the log-probabilities of a prompt."""
+        return self._model.embedding_size
+
+    @property
     def num_graphs(self) -> int:
         """How many buckets of decodes have a graph."""
         return len(self._graphs.buckets) if self._graphs is not None else 0
@@ -118,13 +136,22 @@ class ModelRunner:
             layout = lay_out(plan.sequences, self._table.host, self._shape.block_size)
             refers = self._last.asked_for(layout.token_ids, plan.number)
             hosted = self._host.needed(plan)
-            recorded = self._graphs if loading is None and not hosted else None
+            sampled = [part for part in plan.sequences if part.sampling is not None]
+            asked = asked_of(plan.sequences, sampled, layout.query_starts)
+            recorded = self._graphs if loading is None and not hosted and not asked.needs_hidden else None
             logits = None if recorded is None else recorded.run(layout, lane)
-            if logits is None:
-                logits = self._run(plan, layout, lane, loading=loading, hosted=hosted, refers=refers)
+            if logits is not None:
+                made = Made(logits)
+            else:
+                keeps = asked.needs_hidden
+                made = self._run(plan, layout, lane, loading=loading, hosted=hosted, refers=refers, keeps=keeps)
             if loading is not None:
                 loading.end(lane)
-            return self._choose(plan, logits, lane, beside=loading is not None)
+            values = self._choose(sampled, made, lane, asked)
+            checked = self._fetch(values, made, lane)
+            lane.end()
+            beside = loading is not None
+            return Launched(lane, asked, values.sizes, number=plan.number, checked=checked, beside=beside)
 
     def copy(self, transfer: Transfer) -> None:
         """See `Runner.copy`."""
@@ -188,10 +215,12 @@ class ModelRunner:
         loading: StreamArrivals | ThreadArrivals | None,
         hosted: bool,
         refers: bool,
-    ) -> torch.Tensor:
+        keeps: bool,
+    ) -> Made:
         """Compute a step kernel by kernel.
 
         `loading`: what arrives meanwhile. `hosted`: blocks of it are in host memory. `refers`: there are placeholders.
+        `keeps`: its hidden states are wanted, too.
         """
         token_ids, slots, positions, starts, contexts, rows, sampled = lane.send(*layout[:7])
         batch = AttentionBatch(
@@ -210,24 +239,40 @@ class ModelRunner:
             batch = self._host.lend(batch, plan, layout, lane)
         if refers:
             token_ids = self._last.put_in(token_ids)
-        return self._model.forward(token_ids, batch, self._pages, sampled)
+        if not keeps:
+            return Made(self._model.forward(token_ids, batch, self._pages, sampled))
+        hidden = self._model.hidden(token_ids, batch, self._pages)
+        return Made(self._model.logits(hidden[sampled]), hidden)
 
-    def _choose(self, plan: StepPlan, logits: torch.Tensor, lane: Lane, *, beside: bool) -> Launched:
-        """Sample a token of each row, take down the log-probabilities that are asked for, and start the way back."""
-        parts = [part for part in plan.sequences if part.sampling is not None]
-        rows = asking(parts)
-        stale = logits.isnan().any() if self._poison else None
-        if stale is not None:
+    def _choose(self, sampled: Sequence[SequenceStep], made: Made, lane: Lane, asked: Asked) -> Values:
+        """Sample a token of each row, and work out what else is asked for."""
+        logits = made.logits
+        if self._poison:
             logits = logits.nan_to_num(0.0)  # the step is an error; until it is waited for, samplers need numbers
-
-        tokens = sample(logits, parts, self._ops, lane.send_one)
+        tokens = sample(logits, sampled, self._ops, lane.send)
         self._last.keep(tokens)
-        values = with_logprobs(tokens, logits, rows, self._ops, lane.send_one) if rows else tokens
-        if stale is not None:
-            values = torch.cat((values, stale.to(values.dtype)[None]))
-        lane.fetch(values)
-        lane.end()
-        return Launched(lane, rows, len(parts), number=plan.number, checked=stale is not None, beside=beside)
+        scores = sampled_scores(tokens, logits, asked.scores, self._ops, lane.send) if asked.scores else None
+        if made.hidden is None:
+            return Values(tokens, scores)
+        return Values(tokens, scores, *self._beside_logits(made.hidden, asked, lane))
+
+    def _fetch(self, values: Values, made: Made, lane: Lane) -> bool:
+        """Start the way back of a step's values; say whether what tells NaN among them is the last."""
+        packed = values.packed()
+        if self._poison:
+            stale = made.logits.isnan().any() | packed.isnan().any()
+            packed = torch.cat((packed, stale.to(packed.dtype)[None]))
+        lane.fetch(packed)
+        return self._poison
+
+    def _beside_logits(
+        self, hidden: torch.Tensor, asked: Asked, lane: Lane
+    ) -> tuple[torch.Tensor | None, torch.Tensor | None]:
+        """Return the log-probabilities of prompts, and the means of prompts to embed that end; None: nobody asks."""
+        prompts = None
+        if asked.prompts:
+            prompts = prompt_scores(hidden, self._model.logits, asked.prompts, self._rows_at_once, self._ops, lane.send)
+        return prompts, self._pool.add(hidden, asked.pools, lane.send)
 
     def _pad(self) -> None:
         """Give the table's last row, the padding's, the pool's last block, of zeros."""
@@ -247,7 +292,9 @@ class ModelRunner:
         began = time.perf_counter()
         try:
             with PeakMemory(self._ops.device) as peak:
-                for plan in warm_up_plans(self._shape, max_context, config.max_batched_tokens):
+                tells_hidden = self._model.embedding_size > 0
+                plans = warm_up_plans(self._shape, max_context, config.max_batched_tokens, tells_hidden=tells_hidden)
+                for plan in plans:
                     self.launch(plan).wait()
         except torch.OutOfMemoryError as error:
             raise ConfigError(

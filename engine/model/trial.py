@@ -1,7 +1,8 @@
 """Whether a model of `transformers` can run over pages: by its configuration, its layers' questions, its logits."""
 
 import inspect
-from collections.abc import Iterator, Mapping
+import logging
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple, Protocol
 
 import torch
@@ -12,6 +13,11 @@ from engine.model.paged_modules import NAME, connect
 from kernels.batch import AttentionBatch, AttentionForm
 from kernels.ops import Ops
 from kernels.pages import Pages, PageShape
+
+_log = logging.getLogger("tollgate.model")
+
+Forward = Callable[[torch.Tensor, AttentionBatch, Pages, torch.Tensor], torch.Tensor]
+"""See `engine.model.decoder.Decoder.forward`."""
 
 _BLOCK = 4
 _LENGTHS = (11, 7)  # tokens of the trial's two sequences
@@ -37,6 +43,14 @@ class PagedModel(Protocol):
     def forward(
         self, token_ids: torch.Tensor, batch: AttentionBatch, pages: Pages, sampled: torch.Tensor
     ) -> torch.Tensor:
+        """See `engine.model.model.Model`."""
+        ...
+
+    def hidden(self, token_ids: torch.Tensor, batch: AttentionBatch, pages: Pages) -> torch.Tensor:
+        """See `engine.model.model.Model`."""
+        ...
+
+    def logits(self, hidden: torch.Tensor) -> torch.Tensor:
         """See `engine.model.model.Model`."""
         ...
 
@@ -93,19 +107,44 @@ def compare(model: PreTrainedModel, paged: PagedModel, ops: Ops) -> None:
     Raises:
         ModelError: the logits differ by more than rounding.
     """
-    random = torch.Generator().manual_seed(0)
-    vocab = int(model.config.get_text_config().vocab_size)
-    prompts = [torch.randint(vocab, (length,), generator=random).to(ops.device) for length in _LENGTHS]
-    found = _over_pages(paged, prompts, ops)
+    prompts = _prompts(model, ops)
+    found = _over_pages(paged.forward, paged, prompts, ops)
     model.set_attn_implementation("eager")
     try:
         expected = torch.stack([_own(model, prompt) for prompt in prompts])
     finally:
         model.set_attn_implementation(NAME)
-    expected, found = _centred(expected), _centred(found)
-    error = float((found - expected).square().mean().sqrt() / expected.square().mean().sqrt())
+    error = _difference(found, expected)
     if not error <= _TOLERANCE[ops.dtype]:
         raise ModelError(f"over pages its logits differ from its own by {error:.1%}; {ops.dtype} explains less")
+
+
+def hidden_size(model: PreTrainedModel, paged: PagedModel, ops: Ops) -> int:
+    """Return the size of the hidden states that the model's logits come from; 0: they come from something else too.
+
+    Such as of a class that does not run the decoder inside, or that hands its head more than the decoder's result.
+    """
+    sizes = set[int]()
+
+    def in_two(token_ids: torch.Tensor, batch: AttentionBatch, pages: Pages, sampled: torch.Tensor) -> torch.Tensor:
+        hidden = paged.hidden(token_ids, batch, pages)
+        sizes.add(hidden.shape[-1])
+        return paged.logits(hidden[sampled])
+
+    prompts = _prompts(model, ops)
+    expected = _over_pages(paged.forward, paged, prompts, ops)
+    try:
+        found = _over_pages(in_two, paged, prompts, ops)
+    except (ModelError, ValueError, KeyError, TypeError, AttributeError, IndexError, RuntimeError) as failure:
+        _log.warning("model: no embeddings, and no log-probabilities of prompts: %s", failure)
+        return 0
+    error = _difference(found, expected)
+    if not error <= _TOLERANCE[ops.dtype]:
+        reason = f"its head alone is off by {error:.1%}"
+        _log.warning("model: no embeddings, and no log-probabilities of prompts: %s", reason)
+        return 0
+    (size,) = sizes
+    return size
 
 
 class _Asked(NamedTuple):
@@ -159,8 +198,14 @@ def _check_windows(config: Any, asked: list[_Asked]) -> None:
             raise ModelError(f"its layer {one.layer} does not pass its sliding_window on to the attention interface")
 
 
-def _over_pages(paged: PagedModel, prompts: list[torch.Tensor], ops: Ops) -> torch.Tensor:
-    """Return the last logits of both prompts, `[2, vocab]`."""
+def _prompts(model: PreTrainedModel, ops: Ops) -> list[torch.Tensor]:
+    random = torch.Generator().manual_seed(0)
+    vocab = int(model.config.get_text_config().vocab_size)
+    return [torch.randint(vocab, (length,), generator=random).to(ops.device) for length in _LENGTHS]
+
+
+def _over_pages(forward: Forward, paged: PagedModel, prompts: list[torch.Tensor], ops: Ops) -> torch.Tensor:
+    """Return the last logits of both prompts, `[2, vocab]`, as `forward` computes them over pages of the model."""
     columns = -(-max(_LENGTHS) // _BLOCK)
     pages = ops.empty_pages(paged.page_shape(num_blocks=2 * columns, block_size=_BLOCK))
     pages.data.fill_(float("nan"))  # what no step has written must not be read
@@ -169,7 +214,7 @@ def _over_pages(paged: PagedModel, prompts: list[torch.Tensor], ops: Ops) -> tor
     for starts, ends in (((0, 0), _SPLITS), (_SPLITS, _LENGTHS)):
         chunks = [prompt[start:end] for prompt, start, end in zip(prompts, starts, ends, strict=True)]
         batch = _batch(table, starts, ends)
-        logits = paged.forward(torch.cat(chunks), batch, pages, batch.query_starts[1:].long() - 1)
+        logits = forward(torch.cat(chunks), batch, pages, batch.query_starts[1:].long() - 1)
     return logits
 
 
@@ -188,6 +233,12 @@ def _batch(table: torch.Tensor, starts: tuple[int, ...], ends: tuple[int, ...]) 
         max_query=max(lengths),
         max_context=max(ends),
     )
+
+
+def _difference(found: torch.Tensor, expected: torch.Tensor) -> float:
+    """Return by how much logits differ from others, relative to those."""
+    expected, found = _centred(expected), _centred(found)
+    return float((found - expected).square().mean().sqrt() / expected.square().mean().sqrt())
 
 
 def _centred(logits: torch.Tensor) -> torch.Tensor:

@@ -7,7 +7,7 @@ the largest that the settings allow, so that its memory is known to be there.
 from collections.abc import Iterator, Sequence
 
 from engine.request import BlockId, SamplingParams, SequenceId, SlabId
-from engine.step import BlockCopy, CacheShape, SequenceStep, SlabMove, StepPlan
+from engine.step import BlockCopy, CacheShape, SequenceStep, SlabMove, StepOptions, StepPlan
 from kernels.triton_ops.tuning import SPLIT
 
 _GREEDY = SamplingParams(temperature=0.0)
@@ -21,11 +21,18 @@ _SAMPLINGS = (
     SamplingParams(temperature=0.0, num_logprobs=1),
 )
 
+_MOST_LOGPROBS = 20
+
 Part = tuple[int, int]  # tokens before, tokens of the step
 
 
-def warm_up_plans(shape: CacheShape, max_context: int, max_tokens: int) -> Iterator[StepPlan]:
-    """Yield plans for a pool of `shape`: contexts of up to `max_context` tokens, steps of up to `max_tokens`."""
+def warm_up_plans(
+    shape: CacheShape, max_context: int, max_tokens: int, *, tells_hidden: bool = False
+) -> Iterator[StepPlan]:
+    """Yield plans for a pool of `shape`: contexts of up to `max_context` tokens, steps of up to `max_tokens`.
+
+    `tells_hidden`: prefills ask for embeddings and for the log-probabilities of their prompts, too.
+    """
     chunk = min(2, max_context)
     mixes: list[list[Part]] = [
         [(0, 1)] * shape.max_rows,  # which sampling may need most memory for
@@ -43,7 +50,9 @@ def warm_up_plans(shape: CacheShape, max_context: int, max_tokens: int) -> Itera
         swap = (SlabMove(last, SlabId(0)),) if shape.num_slabs else ()
         yield StepPlan(
             number=number,
-            sequences=_sequences(shape.max_rows, parts, first if parts in streamed else max_context + 1),
+            sequences=_sequences(
+                shape.max_rows, parts, first if parts in streamed else max_context + 1, tells_hidden=tells_hidden
+            ),
             table_writes=(),
             copies=copies,
             stores=swap if number == 0 else (),
@@ -61,7 +70,7 @@ def _largest(shape: CacheShape, max_context: int, max_tokens: int) -> list[Part]
     return parts
 
 
-def _sequences(row: int, parts: Sequence[Part], hosted_at: int) -> tuple[SequenceStep, ...]:
+def _sequences(row: int, parts: Sequence[Part], hosted_at: int, *, tells_hidden: bool) -> tuple[SequenceStep, ...]:
     """Return the step's sequences; those that start at `hosted_at` have a block in host memory."""
     return tuple(
         SequenceStep(
@@ -71,6 +80,12 @@ def _sequences(row: int, parts: Sequence[Part], hosted_at: int) -> tuple[Sequenc
             token_ids=[0] * length,
             sampling=_SAMPLINGS[index % len(_SAMPLINGS)],
             hosted=(SlabId(0),) if start == hosted_at else (),
+            options=_options(start + length) if tells_hidden and length > 1 else None,
         )
         for index, (start, length) in enumerate(parts)
     )
+
+
+def _options(num_prompt: int) -> StepOptions:
+    """Return what the last chunk of a prompt may ask for beside a token."""
+    return StepOptions(num_prompt=num_prompt, prompt_logprobs=_MOST_LOGPROBS, pool=True)

@@ -27,6 +27,8 @@ def audit(roster: "Roster") -> None:
         State.RUNNING: len(roster.running),
         State.ENDED: 0,
     }
+    if roster.num_embeds != sum(one.request.embed for one in roster.running):
+        raise InvariantError(f"{roster.num_embeds} running sequences are counted that embed, which is wrong")
     if found != count or sum(len(tenant.running) for tenant in tenants) != len(roster.running):
         raise InvariantError(f"sequences by state {count}, in lists {found}")
     live = sum(tenant.num_live for tenant in tenants)

@@ -56,6 +56,7 @@ class BeamGroup:
         leader = self.leader
         assert leader.request.beams is not None, "only a request with beams has a group"
         count = min(num_candidates(leader.request.beams, leader.stop_ids), vocab_size)
+        count = max(count, leader.request.sampling.num_logprobs)
         return replace(leader.request.sampling, temperature=0.0, top_p=1.0, top_k=0, num_logprobs=count)
 
     def advance(self, candidates: Sequence[Candidates], now: float) -> list[Branch]:
@@ -63,7 +64,12 @@ class BeamGroup:
         leader = self.leader
         if self.search is None:
             assert leader.request.beams is not None and leader.table is not None, "the leader has just been computed"
-            self.search = BeamSearch(leader.request.beams, stop_ids=leader.stop_ids, max_tokens=leader.max_tokens)
+            self.search = BeamSearch(
+                leader.request.beams,
+                stop_ids=leader.stop_ids,
+                max_tokens=leader.max_tokens,
+                num_top=leader.request.sampling.num_logprobs,
+            )
             leader.kv_block_seconds += leader.table.held(now)
             self._held_since = now
         self.settle(now)

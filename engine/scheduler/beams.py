@@ -18,6 +18,7 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from engine.request import BeamParams
+from engine.scheduler.outputs import Ranking
 
 Candidates = Sequence[tuple[int, float]]  # token id and log-probability of a beam's continuations, best first
 _Ranked = tuple[float, int, int, int, float]  # negative sum, beam, rank in it, token id, log-probability
@@ -31,6 +32,7 @@ class Path(NamedTuple):
     token: int = -1
     logprob: float = 0.0
     before: "Path | None" = None  # None: this is the prompt itself
+    top: Candidates = ()  # the likeliest tokens in its place, as many as are reported
 
 
 class Branch(NamedTuple):
@@ -47,6 +49,7 @@ class Hypothesis(NamedTuple):
     logprobs: tuple[float, ...]
     score: float
     stopped: bool
+    tops: tuple[Ranking, ...] = ()  # of each token, the likeliest in its place
 
 
 class _Finished(NamedTuple):
@@ -58,12 +61,13 @@ class _Finished(NamedTuple):
 class BeamSearch:
     """The hypotheses of one request."""
 
-    def __init__(self, params: BeamParams, *, stop_ids: frozenset[int], max_tokens: int) -> None:
-        """Start from a prompt, with at most `max_tokens` (≥ 1) to come."""
+    def __init__(self, params: BeamParams, *, stop_ids: frozenset[int], max_tokens: int, num_top: int = 0) -> None:
+        """Start from a prompt, with at most `max_tokens` (≥ 1) to come; `num_top`: likeliest tokens to report."""
         self.num_steps = 0  # tokens of each beam
         self._params = params
         self._stop_ids = stop_ids
         self._max_tokens = max_tokens
+        self._num_top = max(0, num_top)
         self._beams = [Path(total=0.0, length=0)]
         self._finished: list[_Finished] = []  # best first, at most `width`
 
@@ -72,13 +76,14 @@ class BeamSearch:
         self.num_steps += 1
         width = self._params.width
         is_last = self.num_steps >= self._max_tokens
+        tops = [best[: self._num_top] for best in candidates]
         paths: list[Path] = []
         branches: list[Branch] = []
         for place, (negative, beam, _, token, logprob) in enumerate(self._ranked(candidates)):
             if place >= width and (is_last or len(paths) == width):
                 break
             stops = token in self._stop_ids
-            path = Path(-negative, self.num_steps, token, logprob, self._beams[beam])
+            path = Path(-negative, self.num_steps, token, logprob, self._beams[beam], tops[beam])
             if not (stops or is_last):
                 paths.append(path)
                 branches.append(Branch(beam, token))
@@ -132,9 +137,12 @@ def _of_beam(index: int, path: Path, best: Candidates) -> Iterator[_Ranked]:
 def _hypothesis(finished: _Finished) -> Hypothesis:
     tokens: list[int] = []
     logprobs: list[float] = []
+    tops: list[Ranking] = []
     path: Path | None = finished.path
     while path is not None and path.length:
         tokens.append(path.token)
         logprobs.append(path.logprob)
+        tops.append(tuple(path.top))
         path = path.before
-    return Hypothesis(tuple(reversed(tokens)), tuple(reversed(logprobs)), finished.score, finished.stopped)
+    ordered = (tuple(reversed(tokens)), tuple(reversed(logprobs)))
+    return Hypothesis(*ordered, finished.score, finished.stopped, tuple(reversed(tops)))

@@ -1,13 +1,13 @@
 """Takes a step's result in: tokens appended, full blocks sealed, finished requests ended, all of it reported."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import repeat
 
 from engine.errors import InvariantError
-from engine.request import FinishReason
+from engine.request import FinishReason, SequenceId
 from engine.scheduler.beams import Candidates
 from engine.scheduler.flight import Flight
-from engine.scheduler.outputs import RequestOutput
+from engine.scheduler.outputs import OutputExtras, RequestOutput
 from engine.scheduler.roster import Roster
 from engine.scheduler.searching import branch
 from engine.scheduler.sequence import SequenceState, State
@@ -45,7 +45,11 @@ class Commit:
             self._decodes(planned[:num_decodes], token_ids, now, outputs)
         sampled = zip(token_ids[num_decodes:], logprobs[num_decodes:] or repeat(None), strict=False)
         for sequence, part in zip(planned[num_decodes:], parts[num_decodes:], strict=True):
+            if part.options is not None and part.options.prompt_logprobs >= 0:
+                self._take_scores(sequence, part, result.prompt_logprobs, now, outputs)
             self._chunk(sequence, part, sampled, now, outputs)
+            if part.options is not None and part.options.pool:
+                self._take_embedding(sequence, part, result.pooled, now)
         if self._candidates:
             self._search(now, outputs)
         outputs += self._roster.take_events()
@@ -70,7 +74,7 @@ class Commit:
             tenant.counter += tenant.output_cost
             tenant.output_tokens += 1
             if token in sequence.stop_ids or computed + 1 >= sequence.max_length:
-                self._finish(sequence, (token,), (), now)
+                self._finish(sequence, token, None, now)
             elif sequence.announced:
                 held = sequence.kv_block_seconds + table.block_seconds + table.num_metered * (now - table.since)
                 handle, index, times = sequence.handle, sequence.index, sequence.num_preemptions
@@ -163,11 +167,13 @@ class Commit:
         tokens.append(token)
         tenant.counter += tenant.output_cost
         tenant.output_tokens += 1
-        chosen = () if logprobs is None else (logprobs.chosen,)
         if token in sequence.stop_ids or len(tokens) >= sequence.max_length:
-            self._finish(sequence, (token,), chosen, now)
+            self._finish(sequence, token, logprobs, now)
+        elif logprobs is None:
+            outputs.append(self._announcement(sequence, now, (token,)))
         else:
-            outputs.append(self._announcement(sequence, now, (token,), chosen))
+            extras = _extras(logprobs)
+            outputs.append(self._announcement(sequence, now, (token,), (logprobs.chosen,), extras=extras))
 
     def _search(self, now: float, outputs: list[RequestOutput]) -> None:
         """Choose among the candidates of each request's beams, once all of them are there."""
@@ -187,11 +193,48 @@ class Commit:
             else:
                 self._roster.finish(group.leader, FinishReason.LENGTH, now)
 
-    def _finish(
-        self, sequence: SequenceState, token_ids: tuple[int, ...], logprobs: tuple[float, ...], now: float
+    def _take_scores(
+        self,
+        sequence: SequenceState,
+        part: SequenceStep,
+        found: Mapping[SequenceId, tuple[TokenLogprobs, ...]],
+        now: float,
+        outputs: list[RequestOutput],
     ) -> None:
-        reason = FinishReason.STOP if token_ids[-1] in sequence.stop_ids else FinishReason.LENGTH
-        self._roster.finish(sequence, reason, now, token_ids=token_ids, logprobs=logprobs)
+        """Report the log-probabilities of a chunk of the prompt, without those that an earlier run has reported.
+
+        Those of a sequence that has left while the step ran are as good: it will go on behind them.
+        """
+        if sequence.state is State.ENDED:
+            return
+        first = part.start + 1  # the first token that a token of the chunk is followed by
+        scores = found.get(part.sequence, ())[max(0, sequence.unscored - first) :]
+        if first > sequence.unscored or not scores:
+            raise InvariantError(
+                f"the log-probabilities of request {sequence.handle}'s prompt are known up to token"
+                f" {sequence.unscored}, and its step returned {len(scores)} from {first} on"
+            )
+        sequence.unscored += len(scores)
+        outputs.append(self._announcement(sequence, now, extras=OutputExtras(prompt=scores)))
+
+    def _take_embedding(
+        self, sequence: SequenceState, part: SequenceStep, found: Mapping[SequenceId, tuple[float, ...]], now: float
+    ) -> None:
+        """End a request to embed with the last chunk of its prompt, even if it has lost its place while that ran."""
+        if part.start + len(part.token_ids) < sequence.num_prompt or sequence.state is State.ENDED:
+            return
+        vector = found.get(part.sequence)
+        if vector is None:
+            raise InvariantError(f"the step returned no embedding for request {sequence.handle}")
+        self._roster.finish(sequence, FinishReason.STOP, now, extras=OutputExtras(embedding=vector))
+
+    def _finish(self, sequence: SequenceState, token: int, logprobs: TokenLogprobs | None, now: float) -> None:
+        reason = FinishReason.STOP if token in sequence.stop_ids else FinishReason.LENGTH
+        if logprobs is None:
+            self._roster.finish(sequence, reason, now, token_ids=(token,))
+        else:
+            chosen, extras = (logprobs.chosen,), _extras(logprobs)
+            self._roster.finish(sequence, reason, now, token_ids=(token,), logprobs=chosen, extras=extras)
 
     def _announcement(
         self,
@@ -200,6 +243,7 @@ class Commit:
         token_ids: tuple[int, ...] = (),
         logprobs: tuple[float, ...] = (),
         unseen_tokens: int = 0,
+        extras: OutputExtras | None = None,
     ) -> RequestOutput:
         """Report tokens and, the first time, that the request runs and how many tokens it may generate."""
         first, sequence.announced = not sequence.announced, True
@@ -209,9 +253,15 @@ class Commit:
             kv_byte_seconds=sequence.held(now) * self._memory.shape.block_bytes,
             num_preemptions=sequence.num_preemptions,
             output_index=sequence.index,
-            admitted_max_tokens=sequence.max_tokens if first else 0,
+            admitted_max_tokens=max(1, sequence.max_tokens) if first else 0,
             queue_seconds=sequence.queue_seconds if first else 0.0,
             cached_tokens=sequence.cached_tokens if first else 0,
             logprobs=logprobs,
             unseen_tokens=unseen_tokens,
+            extras=extras,
         )
+
+
+def _extras(logprobs: TokenLogprobs) -> OutputExtras | None:
+    """Return what is to be told of a token beside its own log-probability."""
+    return OutputExtras(top=(logprobs.top,)) if logprobs.top else None

@@ -66,7 +66,7 @@ class Fetching:
             return False
         size = self._memory.shape.block_size
         first = len(match.blocks) + match.num_hosted
-        end = min((len(sequence.tokens) - 1) // size, len(chain.keys))
+        end = min(sequence.reusable // size, len(chain.keys))
         count = disk.find(chain.keys, first, end)
         count = min(count, self._room(sequence, chain.keys, len(match.blocks), first + count) - match.num_hosted)
         if count <= 0 or len(match.blocks) < chain.num_head:

@@ -40,7 +40,7 @@ class Prefills:
     def must_wait(self, sequence: SequenceState, match: Match, plan: int, now: float) -> bool:
         """Say whether a sequence should start later, on blocks that another one is computing."""
         chain, known = sequence.chain, match.num_streamed + len(match.blocks) + match.num_hosted
-        if chain is None or known >= min(len(chain.keys), (len(sequence.tokens) - 1) // self._block_size):
+        if chain is None or known >= min(len(chain.keys), sequence.reusable // self._block_size):
             return False
         first = self._holder(chain.keys[known])
         if first is None or first is sequence or effective_rank(first, now) > effective_rank(sequence, now):

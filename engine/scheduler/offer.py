@@ -11,7 +11,9 @@ from engine.scheduler.sequence import SequenceState
 from engine.scheduler.sharing import SharedPrefixes
 from engine.scheduler.sizing import window_blocks
 
-_STREAMED = -2  # in place of the registered prefixes' stamp: the chain of a streamed sequence has none of them
+# In place of the registered prefixes' stamp: the chains of these sequences have none of them.
+_STREAMED = -2
+_RELUCTANT = -3  # that must compute most of what may be known of them
 
 
 @dataclass(slots=True)
@@ -99,7 +101,7 @@ class Offers:
             return None
         window = window_blocks(size)
         most = min(account.hard - account.used - account.reserved, memory.available(account)) - window
-        match = memory.lookup.match_streamed(sequence.chain, sequence.tokens, account.owner, max(0, most))
+        match = memory.lookup.match_streamed(sequence.chain, _reusable(sequence), account.owner, max(0, most))
         num_found = len(match.blocks) + match.num_hosted
         end = min(len(sequence.tokens), match.num_tokens + (window - 1) * size)
         whole = memory.blocks_for(end) - match.num_streamed
@@ -108,6 +110,8 @@ class Offers:
 
     def _match(self, sequence: SequenceState, account: Account) -> Match:
         """Look the sequence up under its share group's namespace, or under its own where the group has no room now."""
+        if sequence.reusable < len(sequence.tokens) - 1:
+            return self._partial_match(sequence, account)
         stamp = (sequence.tenant.policy_stamp, self._shared.stamp)
         if sequence.chain_stamp != stamp:
             head = self._shared.head(sequence)
@@ -130,6 +134,20 @@ class Offers:
                 return self._roster.swapping.worthwhile(self._memory.lookup.match(chain, sequence.tokens))
         return match
 
+    def _partial_match(self, sequence: SequenceState, account: Account) -> Match:
+        """Look up as much of a sequence as it need not compute, without its share group's blocks.
+
+        One to embed has no keys: it can use nobody's blocks, and its own would only push others out of the cache.
+        """
+        stamp = (sequence.tenant.policy_stamp, _RELUCTANT)
+        if sequence.chain_stamp != stamp:
+            embeds = sequence.request.embed
+            sequence.chain = None if embeds else self._memory.lookup.chain(account, sequence.request.namespace)
+            sequence.chain_stamp = stamp
+        if sequence.chain is None:
+            return NO_MATCH
+        return self._roster.swapping.worthwhile(self._memory.lookup.match(sequence.chain, _reusable(sequence)))
+
     def _has_room(self, group: Account, match: Match, missing: int) -> bool:
         """Say whether a share group can have so many more blocks: above its guarantee nobody gives way for it."""
         used = group.used + match.idle_head + missing
@@ -142,6 +160,12 @@ class Offers:
         return offer.whole > self._memory.shape.num_blocks - self._memory.accounts.guarantees(offer.account)
 
 
+def _reusable(sequence: SequenceState) -> list[int]:
+    """Return the tokens to look up: as many as it may share, and one more, which never is."""
+    tokens, count = sequence.tokens, sequence.reusable + 1
+    return tokens if count == len(tokens) else tokens[:count]
+
+
 def most_blocks(sequence: SequenceState, memory: KVMemory) -> int:
     """Return the blocks that a sequence may ever need, with all its beams if it is searched for."""
     if sequence.beams is not None:
@@ -150,7 +174,13 @@ def most_blocks(sequence: SequenceState, memory: KVMemory) -> int:
 
 
 def waits_to_fork(sequence: SequenceState, block_size: int) -> bool:
-    """Say whether a sequence is to fork from another output of its request that still computes the prompt."""
+    """Say whether a sequence is to fork from another output of its request that still computes the prompt.
+
+    Where that one has the prompt's log-probabilities to report, nothing may come before them, be it running or not.
+    """
+    members = () if sequence.group is None or sequence.sampling.prompt_logprobs < 0 else sequence.group.members
+    if any(one.unscored < one.num_prompt for one in members if one is not sequence):
+        return True
     others = _others(sequence)
     return bool(others) and not any(_has_prompt(one, block_size) for one in others)
 

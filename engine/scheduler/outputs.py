@@ -14,13 +14,15 @@ class Refusal(NamedTuple):
     field: str = ""
 
 
+Ranking = tuple[tuple[int, float], ...]
+"""Token ids with their log-probabilities, best first."""
+
+
 class OutputExtras(NamedTuple):
     """What few requests ask for beside tokens."""
 
-    top: tuple[
-        tuple[tuple[int, float], ...], ...
-    ] = ()  # for each of `token_ids`: (token id, log-probability), best first
-    prompt: tuple[TokenLogprobs, ...] = ()  # of the prompt's tokens from the second on, once, before the first token
+    top: tuple[Ranking, ...] = ()  # of each of `token_ids`, where likely tokens are asked for
+    prompt: tuple[TokenLogprobs, ...] = ()  # of more of the prompt's tokens, from the second on; all before a token
     embedding: tuple[float, ...] = ()  # with the end of a request to embed
 
 

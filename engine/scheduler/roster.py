@@ -19,7 +19,7 @@ from engine.scheduler.fairness import lift
 from engine.scheduler.fetching import Fetching
 from engine.scheduler.interference import Interference
 from engine.scheduler.joining import Prefills
-from engine.scheduler.outputs import Refusal, RequestOutput
+from engine.scheduler.outputs import OutputExtras, Refusal, RequestOutput
 from engine.scheduler.parking import Parking
 from engine.scheduler.pressure_score import PressureGauge
 from engine.scheduler.searching import gather, report_end
@@ -52,6 +52,7 @@ class Roster:
         self.groups: dict[SequenceId, SequenceGroup] = {}  # of requests with several outputs, by handle
         self.searches: dict[SequenceId, BeamGroup] = {}  # beam searches that run, by handle
         self.running: list[SequenceState] = []  # in order of admission
+        self.num_embeds = 0  # of them, those of requests to embed
         self.max_running = min(memory.shape.max_rows, budget)  # sequences: every decode moves in every step
         self.held: dict[SequenceId, SequenceState] = {}
         self.timers = Timers()
@@ -133,6 +134,7 @@ class Roster:
         sequence.table = table
         sequence.tenant.running.append(sequence)
         self.running.append(sequence)
+        self.num_embeds += sequence.request.embed
         if not sequence.admitted:
             sequence.admitted = True
             sequence.queue_seconds = max(0.0, now - sequence.request.arrived_at)
@@ -179,6 +181,7 @@ class Roster:
         *,
         token_ids: tuple[int, ...] = (),
         logprobs: tuple[float, ...] = (),
+        extras: OutputExtras | None = None,
         message: str = "",
     ) -> None:
         """End a request that was taken, whatever its state, and report it with its last token.
@@ -205,12 +208,13 @@ class Roster:
                 kv_byte_seconds=sequence.kv_block_seconds * self.memory.shape.block_bytes,
                 num_preemptions=sequence.num_preemptions,
                 output_index=sequence.index,
-                admitted_max_tokens=0 if sequence.announced or not sequence.admitted else sequence.max_tokens,
+                admitted_max_tokens=0 if sequence.announced or not sequence.admitted else max(1, sequence.max_tokens),
                 queue_seconds=0.0 if sequence.announced else sequence.queue_seconds,
                 cached_tokens=0 if sequence.announced else sequence.cached_tokens,
                 finish_reason=reason,
                 message=message,
                 logprobs=logprobs,
+                extras=extras,
             )
         )
 
@@ -281,7 +285,9 @@ class Roster:
         self._next_fork -= 1
         one.handle, one.rank, one.max_tokens = leader.id, leader.rank, leader.max_tokens
         one.policy_stamp, one.stop_ids = leader.policy_stamp, leader.stop_ids
+        one.constraint = None if leader.constraint is None else leader.constraint.another()
         one.admitted = one.announced = True  # with the first
+        one.unscored = one.num_prompt  # the first one's prompt is the same
         self.sequences[one.id] = one
         self.parking.entered(one)
         one.tenant.num_live += 1
@@ -344,6 +350,7 @@ class Roster:
             sequence.charged = len(sequence.tokens)  # prompt and output are paid for
         sequence.tenant.running.remove(sequence)
         self.running.remove(sequence)
+        self.num_embeds -= sequence.request.embed
         if sequence.beams is not None:
             self.searches.pop(sequence.id, None)  # an id of the leader alone
 

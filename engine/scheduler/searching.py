@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from engine.request import FinishReason
 from engine.scheduler.beam_group import BeamGroup
 from engine.scheduler.beams import Branch, Hypothesis
-from engine.scheduler.outputs import RequestOutput
+from engine.scheduler.outputs import OutputExtras, RequestOutput
 from engine.scheduler.sequence import SequenceState
 
 if TYPE_CHECKING:
@@ -113,7 +113,7 @@ def report_end(
     What concerns the whole request goes with the first.
     """
     leader = group.leader
-    asks = leader.request.sampling.num_logprobs >= 0
+    num_top = leader.request.sampling.num_logprobs
     news = leader.admitted and not leader.announced
     for index in range(leader.request.n):
         first = index == 0
@@ -130,8 +130,9 @@ def report_end(
                 cached_tokens=leader.cached_tokens if news and first else 0,
                 finish_reason=FinishReason.STOP if found.stopped else reason,
                 message=message,
-                logprobs=found.logprobs if asks else (),
+                logprobs=found.logprobs if num_top >= 0 else (),
                 unseen_tokens=group.take_unseen(),
                 score=found.score,
+                extras=OutputExtras(top=found.tops) if num_top > 0 else None,
             )
         )

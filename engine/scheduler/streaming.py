@@ -285,6 +285,8 @@ class Streaming:
             table, account = sequence.table, sequence.tenant.account
             if table is None or account is None or not table.hosted or sequence.remaining > 1:
                 continue
+            if sequence.request.embed:  # nothing follows its prompt
+                continue
             size = max(1, min(table.num_resident // _PIECES, PIECE_BLOCKS))
             spare = min(account.hard - account.used - account.reserved, self._memory.available(account))
             count = min(table.num_hosted, spare - size, PIECE_BLOCKS)

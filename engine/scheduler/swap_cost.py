@@ -148,7 +148,9 @@ class Swapping:
         """Return the keys of the sealed blocks that count against its tenant; of a search, those of the prompt."""
         if table.chain is None:
             return ()
-        end = table.num_sealed
+        size, end = self._memory.shape.block_size, table.num_sealed
+        if sequence.reusable < len(sequence.tokens) - 1:  # what has to be computed again in any case
+            end = min(end, sequence.reusable // size)
         if sequence.beams is not None:
-            end = min(end, sequence.num_prompt // self._memory.shape.block_size)
+            end = min(end, sequence.num_prompt // size)
         return table.chain.keys[table.num_head : end]

@@ -92,7 +92,7 @@ class Recorder:
                 tenant=request.tenant,
                 priority=request.priority,
                 num_prompt=sequence.num_prompt,
-                max_tokens=request.sampling.max_tokens,
+                max_tokens=1 if request.embed else request.sampling.max_tokens,  # played again as the least there is
                 num_outputs=request.n if request.beams is None else request.beams.width,
                 deadline_seconds=deadline,
             )

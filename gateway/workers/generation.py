@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import NamedTuple, Self
 
@@ -14,6 +14,7 @@ from gateway.workers.errors import GenerationFailed, Refused, SlowConsumer
 MAX_UNREAD = 1 << 20  # characters of text, and bytes of scores as they came, that a slow reader may leave unread before
 # its request is cancelled
 _JOINED_SCORES = 1024  # at most so many in one event
+_INLINE_BYTES = 64_000  # of a prompt's scores; longer ones are read in a thread, so that other streams get their turn
 _GOOD_ENDS = (pb.FINISH_REASON_STOP, pb.FINISH_REASON_LENGTH)
 
 
@@ -79,6 +80,52 @@ def tells_at_the_end(submit: pb.Submit) -> bool:
     return submit.best_of > max(submit.n, 1) or submit.HasField("beam_search")
 
 
+class _Unread:
+    """What the reader of one output has not read. Scores stay as they came, which takes a tenth of the memory."""
+
+    __slots__ = ("is_ready", "scored", "texts")
+
+    def __init__(self) -> None:
+        self.texts: list[str] = []  # behind what is scored
+        self.scored: deque[bytes] = deque()  # deltas with scores, and those behind them
+        self.is_ready = False  # there is something to read
+
+    def add(self, delta: pb.Delta) -> int:
+        """Add a delta; return its size."""
+        if not (delta.scores or self.scored):
+            self.texts.append(delta.text)
+            return len(delta.text)
+        num_before = 0
+        if self.texts:
+            text, num_before = self.take_text()
+            self.scored.append(pb.Delta(text=text).SerializeToString())
+            num_before -= len(self.scored[-1])
+        self.scored.append(delta.SerializeToString())
+        return len(self.scored[-1]) - num_before
+
+    def take_text(self) -> tuple[str, int]:
+        """Return the text behind all scores, and its size."""
+        text = self.texts[0] if len(self.texts) == 1 else "".join(self.texts)
+        self.texts.clear()
+        return text, len(text)
+
+    def take_scored(self, index: int) -> tuple[Delta, int]:
+        """Return scores and their text, joined as far as is good to have at once, and their size."""
+        texts: list[str] = []
+        tokens: list[int] = []
+        scores: list[TokenScore] = []
+        size = 0
+        while self.scored and len(tokens) < _JOINED_SCORES:
+            raw = self.scored.popleft()
+            size += len(raw)
+            delta = pb.Delta.FromString(raw)
+            texts.append(delta.text)
+            if delta.scores:
+                tokens += delta.token_ids
+                scores += map(_score, delta.scores)
+        return Delta("".join(texts), index, tuple(tokens), tuple(scores)), size
+
+
 class Generation:
     """A request on its way through one worker.
 
@@ -103,8 +150,9 @@ class Generation:
         "_limit",
         "_num_unread",
         "_on_tokens",
+        "_prompt",
         "_ready",
-        "_texts",
+        "_unread",
         "_waiter",
         "num_tokens",
         "over",
@@ -122,7 +170,8 @@ class Generation:
         self._on_tokens = on_tokens
         self._limit = None if whole else MAX_UNREAD
         self._admitted: Admitted | None = None
-        self._texts: list[list[str]] = [[] for _ in range(num_outputs)]  # unread, of each output
+        self._prompt: list[bytes] = []  # scores of the prompt, as they come; they are read in one piece
+        self._unread = [_Unread() for _ in range(num_outputs)]
         self._ended: dict[int, int] = {}  # reasons, of several outputs those that have ended
         self._ready: deque[int] = deque()  # outputs with something unread, in the order in which it came
         self._num_unread = 0
@@ -166,6 +215,9 @@ class Generation:
         if self._admitted is not None:
             event, self._admitted = self._admitted, None
             return event
+        if self._prompt and (self._ready or self._end is not None):  # all of them are there
+            pieces, self._prompt = self._prompt, []
+            return await asyncio.to_thread(_read_prompt, pieces) if _is_long(pieces) else _read_prompt(pieces)
         if self._ready:
             return self._read(self._ready.popleft())
         if isinstance(self._end, Exception):
@@ -194,8 +246,11 @@ class Generation:
             self.num_tokens += len(delta.token_ids)
             if self._on_tokens is not None:
                 self._on_tokens(len(delta.token_ids))
-            if delta.text:
-                self._append(event.index, delta.text)
+            if delta.text or delta.scores:
+                self._append(event.index, delta)
+            return
+        if kind == "prompt_scores":
+            self._prompt.append(event.prompt_scores.SerializeToString())
             return
         if kind == "output_finished":
             self._end_output(event.index, event.output_finished)
@@ -209,15 +264,15 @@ class Generation:
             self._end = Refused(event.refused.code, event.refused.message, event.refused.field)
         self._wake()
 
-    def _append(self, index: int, text: str) -> None:
-        if index >= len(self._texts) or index in self._ended:
+    def _append(self, index: int, delta: pb.Delta) -> None:
+        if index >= len(self._unread) or index in self._ended:
             self.fail(GenerationFailed(f"the worker sent text of output {index}, which is not awaited"))
             return
-        pieces = self._texts[index]
-        if not pieces:
+        unread = self._unread[index]
+        if not unread.is_ready:
+            unread.is_ready = True
             self._ready.append(index)
-        pieces.append(text)
-        self._num_unread += len(text)
+        self._num_unread += unread.add(delta)
         if self._limit is not None and self._num_unread > self._limit:
             self.fail(SlowConsumer(f"{self._limit} characters were generated and not read: the request was cancelled"))
         self._wake()
@@ -225,25 +280,36 @@ class Generation:
     def _end_output(self, index: int, end: pb.OutputFinished) -> None:
         if end.reason not in _GOOD_ENDS:
             return  # the request's own end follows and says why
-        self._append(index, end.text)
+        self._append(index, pb.Delta(text=end.text))
         self._ended[index] = end.reason
 
     def _read(self, index: int) -> Delta | OutputFinished:
-        pieces = self._texts[index]
-        text = pieces[0] if len(pieces) == 1 else "".join(pieces)
-        pieces.clear()
-        self._num_unread -= len(text)
-        reason = self._ended.get(index)
+        unread, reason = self._unread[index], self._ended.get(index)
+        if unread.scored:
+            delta, size = unread.take_scored(index)
+            self._num_unread -= size
+            unread.is_ready = bool(unread.scored or reason is not None)
+            if unread.is_ready:
+                self._ready.appendleft(index)
+            return delta
+        text, size = unread.take_text()
+        self._num_unread -= size
+        unread.is_ready = False
         return Delta(text, index) if reason is None else OutputFinished(reason, text, index)
 
     def _end_of(self, finished: pb.Finished) -> Finished | GenerationFailed:
         if finished.reason not in _GOOD_ENDS:
             return GenerationFailed(finished.detail or "the worker cancelled the request")
-        if len(self._texts) > 1 and len(self._ended) < len(self._texts):
-            return GenerationFailed(f"the worker gave {len(self._ended)} of {len(self._texts)} outputs")
+        if len(self._unread) > 1 and len(self._ended) < len(self._unread):
+            return GenerationFailed(f"the worker gave {len(self._ended)} of {len(self._unread)} outputs")
         usage = finished.usage
         return Finished(
-            finished.reason, finished.text, usage.prompt_tokens, usage.cached_tokens, usage.completion_tokens
+            finished.reason,
+            finished.text,
+            usage.prompt_tokens,
+            usage.cached_tokens,
+            usage.completion_tokens,
+            tuple(finished.embedding),
         )
 
     def _wake(self) -> None:
@@ -262,3 +328,16 @@ class Generation:
             self._waiter = None
             if timer is not None:
                 timer.cancel()
+
+
+def _is_long(pieces: Sequence[bytes]) -> bool:
+    """Say whether reading scores would hold other requests up."""
+    return sum(map(len, pieces)) > _INLINE_BYTES
+
+
+def _read_prompt(pieces: Sequence[bytes]) -> PromptScores:
+    return PromptScores(tuple(_score(one) for piece in pieces for one in pb.PromptScores.FromString(piece).scores))
+
+
+def _score(score: pb.TokenScore) -> TokenScore:
+    return TokenScore(score.logprob, tuple(zip(score.top_ids, score.top_logprobs, strict=True)))

@@ -56,13 +56,19 @@ class StreamedTraffic(TieredTraffic):
             if earlier is not None:
                 prompt = [*world.requests[earlier].prompt, *world.tokens[earlier]]
         prompt = prompt[: chance.randint(40, 230)] + [chance.randrange(1000) for _ in range(chance.randint(0, 12))]
+        if chance.random() < 0.1:
+            self._embed(prompt)
+            return
+        max_tokens = chance.choice((0, 1, chance.randint(1, 60)))
         world.submit(
             chance.choice(TENANTS),
             prompt,
-            chance.choice((0, 1, chance.randint(1, 60))),
+            max_tokens,
             priority=chance.choice(tuple(Priority)),
             num_logprobs=chance.choice((-1, -1, 2)),
+            prompt_logprobs=chance.choice((-1, -1, -1, 1)),
             stop_token_ids=frozenset(chance.sample(range(1000), chance.choice((0, 0, 40)))),
+            **(self._shaping(max_tokens) if chance.random() < 0.3 else {}),
         )
 
     def _count(self) -> None:

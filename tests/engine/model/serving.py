@@ -16,7 +16,8 @@ from engine.model.folder import ModelFolder
 from engine.model.runner import ModelRunner
 from engine.policy import PolicyUpdate, TenantPolicy
 from engine.request import BeamParams, GenerationRequest, RequestId, SamplingParams, SequenceId, TenantId
-from engine.scheduler.outputs import RequestOutput
+from engine.scheduler.outputs import OutputExtras, RequestOutput
+from engine.step import TokenLogprobs
 from tests.engine.world import ShortOutputs
 
 TENANT = TenantId("minnow")
@@ -68,6 +69,9 @@ class Serving:
         self.limit(num_blocks)
         self.tokens: dict[Output, list[int]] = defaultdict(list)
         self.logprobs: dict[Output, list[float]] = defaultdict(list)
+        self.measured: dict[Output, list[TokenLogprobs]] = defaultdict(list)  # the same with the likeliest tokens
+        self.prompts: dict[int, list[TokenLogprobs]] = defaultdict(list)  # of prompts, by handle
+        self.embeddings: dict[int, tuple[float, ...]] = {}
         self.ends: dict[Output, RequestOutput] = {}
         self.cached_tokens: dict[int, int] = {}
 
@@ -93,6 +97,7 @@ class Serving:
         n: int = 1,
         beams: BeamParams | None = None,
         shares: bool = False,
+        embed: bool = False,
         **sampling: object,
     ) -> int:
         """Submit a request and return its handle; with `shares` it may use and leave cached blocks."""
@@ -105,6 +110,7 @@ class Serving:
             sampling=SamplingParams(**sampling),  # type: ignore[arg-type]
             n=n,
             beams=beams,
+            embed=embed,
         )
         self.scheduler.submit(SequenceId(handle), request)
         return handle
@@ -139,6 +145,12 @@ class Serving:
         key = (int(output.sequence), output.output_index)
         self.tokens[key] += output.token_ids
         self.logprobs[key] += output.logprobs
+        extras = output.extras or OutputExtras()
+        tops = extras.top or [()] * len(output.logprobs)
+        self.measured[key] += map(TokenLogprobs, output.logprobs, tops)
+        self.prompts[key[0]] += extras.prompt
+        if extras.embedding:
+            self.embeddings[key[0]] = extras.embedding
         if output.admitted_max_tokens:
             self.cached_tokens[key[0]] = output.cached_tokens
         if output.finish_reason is not None:

@@ -1,11 +1,24 @@
 """Log-probabilities: the model's own distribution, ranked without chance, never a batch mate's business."""
 
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
 import pytest
 import torch
 
-from engine.model.logprobs import asking, read, with_logprobs
+from engine.model.asked import Asked, Values, asked_of, read_answers
+from engine.model.logprobs import (
+    PromptAsking,
+    asking,
+    prompt_asking,
+    prompt_scores,
+    read,
+    rows_at_once,
+    sampled_scores,
+)
 from engine.request import SamplingParams, SequenceId
-from engine.step import SequenceStep, TokenLogprobs
+from engine.step import SequenceStep, StepOptions, TokenLogprobs
 from kernels.ops import Ops, select_backend
 from kernels.reference.ops import ReferenceOps
 from kernels.triton_ops.ops import TritonOps
@@ -30,14 +43,25 @@ def part(num_logprobs: int) -> SequenceStep:
     return SequenceStep(sequence=SequenceId(0), row=0, start=0, token_ids=[1], sampling=sampling)
 
 
+def send(*arrays: "np.ndarray[Any, Any]") -> tuple[torch.Tensor, ...]:
+    """Bring arrays to where the host is, too."""
+    return tuple(map(torch.from_numpy, arrays))
+
+
+def send_to(device: torch.device) -> Callable[..., tuple[torch.Tensor, ...]]:
+    """Return what brings arrays to a device."""
+    return lambda *arrays: tuple(one.to(device) for one in send(*arrays))
+
+
 def measure(
     ops: Ops, logits: torch.Tensor, counts: list[int], tokens: torch.Tensor
 ) -> tuple[TokenLogprobs | None, ...]:
     """Return what rows that ask for so many get, and check that the tokens travel unharmed."""
-    rows = asking([part(count) for count in counts])
-    token_ids, found = read(with_logprobs(tokens, logits, rows, ops, torch.from_numpy).tolist(), rows, len(counts))
-    assert token_ids == tuple(tokens.tolist())
-    return found
+    asked = Asked(asking([part(count) for count in counts]))
+    values = Values(tokens, sampled_scores(tokens, logits, asked.scores, ops, send) if asked.scores else None)
+    answers = read_answers(values.packed().tolist(), values.sizes, asked)
+    assert answers.token_ids == tuple(tokens.tolist())
+    return answers.logprobs
 
 
 def coarse(num_rows: int, vocab: int, seed: int = 0) -> torch.Tensor:
@@ -116,5 +140,85 @@ def test_nothing_waits_for_the_device() -> None:
     for ops in (ReferenceOps(meta, torch.float32), OnGpu(meta, torch.float32)):
         for counts in ([2, -1, 5], [0, 0, 0]):
             rows = asking([part(count) for count in counts])
-            found = with_logprobs(tokens, logits, rows, ops, lambda array: torch.from_numpy(array).to(meta))
-            assert found.is_meta and found.shape == (3 + len(rows) * (1 + 2 * max(counts)),)
+            found = sampled_scores(tokens, logits, rows, ops, send_to(meta))
+            assert found.is_meta and found.shape == (len(rows), 1 + 2 * max(counts))
+        asked = [PromptAsking(SequenceId(1), 0, (3, 4), 2), PromptAsking(SequenceId(2), 4, (5,), 0)]
+        hidden = torch.empty((6, 8), device=meta)
+        found = prompt_scores(hidden, lambda rows: rows.new_empty((len(rows), 500)), asked, 2, ops, send_to(meta))
+        assert found.is_meta and found.shape == (3, 5)
+
+
+def chunk(start: int, token_ids: list[int], num_prompt: int, follower: int = -1, count: int = 2) -> SequenceStep:
+    """Return a chunk whose prompt's log-probabilities are asked for; `follower`: the prompt's token behind it."""
+    options = StepOptions(num_prompt=num_prompt, prompt_logprobs=count, prompt_next=follower)
+    return SequenceStep(SequenceId(7), 0, start, token_ids, None, options=options)
+
+
+@pytest.mark.parametrize(
+    ("part", "followers"),
+    [
+        (chunk(0, [10, 11, 12], 8, follower=13), [11, 12, 13]),
+        (chunk(3, [13, 14, 15], 6), [14, 15]),
+        (chunk(3, [13, 14, 15, 90, 91], 6), [14, 15]),
+        (chunk(2, [12], 8, follower=13), [13]),
+    ],
+    ids=["within the prompt", "its end", "tokens that were sampled behind it", "a single token"],
+)
+def test_each_token_of_the_prompt_is_scored_by_the_one_before_it(part: SequenceStep, followers: list[int]) -> None:
+    """What follows the chunk's tokens in the prompt is scored; what has been sampled behind the prompt is not."""
+    asked = prompt_asking(part, 40)
+    assert asked is not None
+    assert (asked.first, list(asked.followers), asked.num_best) == (40, followers, 2)
+    assert prompt_asking(part._replace(options=StepOptions(num_prompt=9)), 40) is None
+    assert prompt_asking(part._replace(options=None), 40) is None
+
+
+@pytest.mark.parametrize("num_rows", [1, 3, 1000])
+def test_prompts_are_scored_a_few_rows_at_a_time(ops: Ops, num_rows: int) -> None:
+    """However few logits there are at once, each place has what the whole softmax says; no head sees more rows."""
+    weight = torch.randn(16, 300, generator=torch.Generator().manual_seed(5))
+    hidden = torch.randn(20, 16, generator=torch.Generator().manual_seed(6))
+    truth = (hidden @ weight).double().log_softmax(-1)
+    asked = [PromptAsking(SequenceId(1), 2, (5, 6, 7, 8), 3), PromptAsking(SequenceId(2), 11, (299, 0), 1)]
+    seen: list[int] = []
+
+    def head(rows: torch.Tensor) -> torch.Tensor:
+        seen.append(len(rows))
+        return rows @ weight
+
+    found = read(prompt_scores(hidden, head, asked, num_rows, ops, send).flatten().tolist(), [3] * 4 + [1] * 2)
+    assert max(seen) <= num_rows and sum(seen) == 6
+    for one, place, token, count in zip(
+        found, [2, 3, 4, 5, 11, 12], [5, 6, 7, 8, 299, 0], [3] * 4 + [1] * 2, strict=True
+    ):
+        assert one.chosen == pytest.approx(float(truth[place, token]), abs=1e-4)
+        best = truth[place].sort(descending=True, stable=True)
+        assert [token for token, _ in one.top] == best.indices[:count].tolist()
+
+
+def test_logits_of_a_prompt_take_bounded_memory() -> None:
+    """A vocabulary of any size leaves at least one row, and never more than 64 MiB of them."""
+    for vocab in (1, 384, 49_152, 262_144, 1 << 30):
+        rows = rows_at_once(vocab)
+        assert rows == 1 or rows * vocab * 4 <= 64 << 20
+
+
+def test_everything_travels_in_one_piece() -> None:
+    """Tokens, their scores, those of prompts and means come apart as they were put together, whoever asked."""
+    scoring = part(1)
+    pooling = SequenceStep(SequenceId(9), 3, 0, [1, 2], None, options=StepOptions(num_prompt=2, pool=True))
+    unfinished = SequenceStep(SequenceId(8), 4, 0, [1, 2], None, options=StepOptions(num_prompt=5, pool=True))
+    parts = [part(-1), scoring, chunk(0, [10, 11], 2, count=0), pooling, unfinished]
+    asked = asked_of(parts, parts[:2], np.array([0, 1, 2, 4, 6, 8], dtype=np.int32))
+    assert asked.needs_hidden and not asked_of(parts[:2], parts[:2], np.array([0, 1, 2], dtype=np.int32)).needs_hidden
+    values = Values(
+        torch.tensor([4, 5]),
+        torch.tensor([[-0.5, -0.25, 77.0]], dtype=torch.float64),
+        torch.tensor([[-1.5]], dtype=torch.float64),
+        torch.tensor([[0.5, 2.0, 4.0]]),
+    )
+    answers = read_answers(values.packed().tolist(), values.sizes, asked)
+    assert answers.token_ids == (4, 5)
+    assert answers.logprobs == (None, TokenLogprobs(-0.5, ((77, -0.25),)))
+    assert answers.prompts == {SequenceId(7): (TokenLogprobs(-1.5),)}
+    assert answers.means == {SequenceId(9): (0.5, 2.0, 4.0)}
