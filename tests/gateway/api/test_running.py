@@ -58,7 +58,9 @@ def looked_for(name: str, views: list[WorkerView], *models: str) -> None:
             drain=nothing,
             reads=nothing,
             sessions=nothing,
+            responses=nothing,
             kept=nothing,
+            sockets=nothing,
             metrics=nothing,
         )
         await registry.refresh()

@@ -2,8 +2,9 @@
 
 import asyncio
 import json
+import os
 import tempfile
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -19,9 +20,11 @@ from gateway.api.auth import KeyCache
 from gateway.api.chat import chat_completions
 from gateway.api.exchange import Endpoint, Handler
 from gateway.api.kept import KeptAnswers
+from gateway.api.responses.desk import ResponseDesk
 from gateway.drain import Drain
 from gateway.metrics.requests import of_process
 from gateway.reads import Reads
+from gateway.realtime.sockets import Most, Sockets
 from gateway.web import Web
 from gateway.workers.registry import WorkerRegistry
 from gateway.workers.session_desk import SessionDesk
@@ -36,7 +39,13 @@ BODY = {"model": "scripted", "messages": [{"role": "user", "content": "hello"}],
 class Client:
     """The client's end of one ASGI request."""
 
-    def __init__(self, web: Web, body: dict[str, Any], handler: Handler = chat_completions) -> None:
+    def __init__(
+        self,
+        web: Web,
+        body: dict[str, Any],
+        handler: Handler = chat_completions,
+        headers: Sequence[tuple[bytes, bytes]] = (),
+    ) -> None:
         self.sent: list[dict[str, Any]] = []
         self._leave = asyncio.Event()
         self._messages = [{"type": "http.request", "body": json.dumps(body).encode()}]
@@ -44,7 +53,7 @@ class Client:
             "type": "http",
             "method": "POST",
             "path": "/v1/chat/completions",
-            "headers": [(b"authorization", f"Bearer {new_key('live')}".encode())],
+            "headers": [(b"authorization", f"Bearer {new_key('live')}".encode()), *headers],
             "state": {"web": web, "request_id": "req_x"},
         }
         self.task = asyncio.create_task(Endpoint(handler)(scope, self._receive, self._send))
@@ -85,8 +94,8 @@ async def web_and_engine() -> AsyncIterator[tuple[Web, ScriptedEngine]]:
             registry = WorkerRegistry(lambda: asyncio.sleep(0, [engine.view()]), TOKEN)
             await registry.refresh()
             await until(lambda: registry.num_connected == 1)
-            store = redis.asyncio.Redis()
-            reads, desk = Reads(), SessionDesk()
+            store = redis.asyncio.Redis.from_url(os.environ["REDIS_URL"])
+            reads, desk, responses = Reads(), SessionDesk(), ResponseDesk()
             yield (
                 Web(
                     keys=KeyCache(look_up, "pepper"),
@@ -95,13 +104,16 @@ async def web_and_engine() -> AsyncIterator[tuple[Web, ScriptedEngine]]:
                     drain=Drain(60),
                     reads=reads,
                     sessions=desk,
+                    responses=responses,
                     kept=KeptAnswers(store),
+                    sockets=Sockets(Most.of(10)),
                     metrics=of_process(),
                 ),
                 engine,
             )
             await store.aclose()
             desk.close()
+            responses.close()
             reads.close()
             await registry.close()
 
