@@ -17,6 +17,7 @@ from bench.trace import PATH as TRACE
 NAMES = (
     "kernels",
     "engine",
+    "grammar",
     "serving",
     "noisy",
     "live_change",

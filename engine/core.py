@@ -22,6 +22,7 @@ import zmq
 
 from engine import ipc
 from engine.config import EngineConfig
+from engine.constraints.preparing import Compile, GrammarThread
 from engine.disk.store import DiskStore, open_store
 from engine.errors import ConfigError, CoreError, ModelError
 from engine.fingerprint import fingerprint
@@ -165,7 +166,14 @@ def make_scheduler(
         limits,
         max_batched_tokens=config.max_batched_tokens,
         eos_token_ids=folder.eos_token_ids,
+        grammars=GrammarThread(partial(_open_compiler, folder)),
     )
+
+
+def _open_compiler(folder: ModelFolder) -> Compile:
+    from engine.constraints.compile import open_compiler  # imports llguidance: only once a grammar comes
+
+    return open_compiler(folder.tokenizer_json, folder.vocab_size, folder.eos_token_ids)
 
 
 def model_limits(folder: ModelFolder, shape: CacheShape) -> Limits:

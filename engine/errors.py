@@ -4,6 +4,7 @@
     ├── ConfigError      a setting is wrong; the message names it and the fix
     ├── ModelError       a model cannot be found, read or run
     ├── ProtocolError    a peer sent what the protocol forbids
+    ├── GrammarError     a grammar cannot be used or followed; the message is for whoever wrote it
     ├── CoreError        the core process failed; its requests have ended
     └── InvariantError   our own bookkeeping is wrong; the core stops rather than serve from it
 
@@ -25,6 +26,10 @@ class ModelError(EngineError):
 
 class ProtocolError(EngineError):
     """A peer sent what the protocol forbids."""
+
+
+class GrammarError(EngineError):
+    """A grammar cannot be used, or an output cannot follow it any further."""
 
 
 class CoreError(EngineError):

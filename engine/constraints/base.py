@@ -1,4 +1,4 @@
-"""What a scheduler sees of a grammar that an output must follow."""
+"""What a scheduler sees of the grammars that outputs must follow."""
 
 from collections.abc import Sequence
 from typing import Protocol
@@ -6,15 +6,60 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
+from engine.request import Grammar
+
+Mask = npt.NDArray[np.uint32]
+
 
 class Constraint(Protocol):
     """How far one output has come in its grammar. One for each output: no two share any state."""
 
-    def mask(self, tokens: Sequence[int], num_prompt: int) -> npt.NDArray[np.uint32]:
-        """Return which tokens may come next, as `engine.step.StepOptions.mask`.
+    seconds: float  # that the last mask took to make; 0: it was there
+
+    def mask(self, tokens: Sequence[int], num_prompt: int) -> Mask:
+        """Return which tokens may come next, as `engine.step.StepOptions.mask`; end tokens where the grammar may end.
+
+        The same tokens again get the same mask, at no cost. It is good until more tokens are given.
 
         Args:
             tokens: prompt and output, those that it has seen before included.
             num_prompt: of them, the prompt.
+
+        Raises:
+            GrammarError: the output cannot go on; never where a mask was returned for the same tokens.
         """
+        ...
+
+    def another(self) -> "Constraint":
+        """Return one for another output of the same request, at its beginning."""
+        ...
+
+
+class Preparation(Protocol):
+    """A grammar on its way to being usable. Whoever shares it sees it become so."""
+
+    @property
+    def is_done(self) -> bool:
+        """Whether it is prepared, or never will be."""
+        ...
+
+    @property
+    def problem(self) -> str:
+        """Why it never will be, once it is done; empty: it can be used."""
+        ...
+
+    def constraint(self, ends: frozenset[int]) -> Constraint:
+        """Return a constraint for an output, at its beginning; only where it is done, without a problem.
+
+        Args:
+            ends: the tokens that end the output, allowed wherever the grammar may end.
+        """
+        ...
+
+
+class Grammars(Protocol):
+    """Prepares grammars beside the loop."""
+
+    def prepare(self, grammar: Grammar) -> Preparation:
+        """Begin to prepare a grammar, unless it is at hand; returns at once."""
         ...

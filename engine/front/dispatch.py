@@ -1,6 +1,6 @@
 """Requests between connections and core: START HERE for the path of a token.
 
-submit -> check -> meter.begin -> SubmitFrame -> core
+submit -> check -> meter.begin -> (grammars.judge) -> SubmitFrame -> core
 core -> StepFrame -> for each output: detokenise, post -> for each request: count, meter.update
                   -> one message per connection
 all outputs ended -> meter.finish -> (journal has it on disk) -> post Finished
@@ -18,6 +18,7 @@ from tokenizers import Tokenizer
 from engine import ipc
 from engine.front.connection import Connection, Stream
 from engine.front.detokenize import StopStrings, TextStream
+from engine.front.grammars import GrammarJudge, check_grammar, grammar_of
 from engine.front.live_request import (
     InvalidSubmitError,
     LiveRequest,
@@ -64,6 +65,8 @@ class Dispatcher:
         self._num_outputs: Counter[str] = Counter()  # of the live requests, by tenant
         self._folder: ModelFolder | None = None
         self._tokenizer: Tokenizer | None = None
+        self._grammars: GrammarJudge | None = None
+        self._judged: set[int] = set()  # handles of requests whose grammars are being judged: the core has none of them
         self.unavailable = "the engine core is starting"  # why submits are refused; empty: they are taken
         self.draining = False
         self.idle = asyncio.Event()  # set while there is no request
@@ -77,6 +80,12 @@ class Dispatcher:
     def serve_model(self, folder: ModelFolder, tokenizer: Tokenizer) -> None:
         """Take requests for this model from now on."""
         self._folder, self._tokenizer = folder, tokenizer
+        self._grammars = GrammarJudge(folder)
+
+    def close(self) -> None:
+        """End what helps with requests."""
+        if self._grammars is not None:
+            self._grammars.close()
 
     # ------------------------------------------------------------ from clients
 
@@ -91,7 +100,11 @@ class Dispatcher:
     def cancel(self, connection: Connection, stream: int) -> None:
         """Ask the core to end a request; a stream that has ended is ignored."""
         request = connection.requests.get(stream)
-        if request is not None and request.handle in self._live:
+        if request is None or request.handle not in self._live:
+            return
+        if request.handle in self._judged:
+            self._end(request, FinishReason.CANCELLED, "")
+        else:
             self._send(ipc.CancelFrame([request.handle]))
 
     def drop(self, connection: Connection) -> None:
@@ -114,7 +127,7 @@ class Dispatcher:
                 continue
             touched[output.handle] = request
             if output.refusal_code:
-                self._refuse(request, output)
+                self._refuse(request, _refused(RefusalCode(output.refusal_code), output.message, output.field))
             elif self._take(request, output):
                 stopped.setdefault(output.index if request.outputs.num_outputs > 1 else -1, []).append(request.handle)
         for request in touched.values():
@@ -140,6 +153,7 @@ class Dispatcher:
             return _refused(RefusalCode.UNAVAILABLE, "this worker cannot store usage: its disk refuses to be written")
         try:
             check_submit(submit, self._folder.vocab_size)
+            check_grammar(submit)
         except InvalidSubmitError as error:
             return _refused(RefusalCode.INVALID, str(error), error.field)
         num_asked = num_generated(submit)
@@ -177,8 +191,24 @@ class Dispatcher:
         self._request_ids.add(submit.request_id)
         self.idle.clear()
         connection.requests[submit.stream] = request
-        self._send(submit_frame(request.handle, submit))
+        grammar = grammar_of(submit)
+        if grammar is None:
+            self._send(submit_frame(request.handle, submit))
+        else:
+            assert self._grammars is not None, "it comes with the model"
+            self._judged.add(request.handle)
+            self._grammars.judge(submit.tenant, grammar, partial(self._take_verdict, request, submit))
         return None
+
+    def _take_verdict(self, request: LiveRequest, submit: pb.Submit, refused: pb.Refused | None) -> None:
+        """Hand a request to the core whose grammar can be followed; it may have ended meanwhile."""
+        if request.handle not in self._judged:
+            return
+        self._judged.discard(request.handle)
+        if refused is None:
+            self._send(submit_frame(request.handle, submit))
+        else:
+            self._refuse(request, refused)
 
     def _outputs(self, stream: Stream, submit: pb.Submit) -> Outputs:
         assert self._folder is not None and self._tokenizer is not None
@@ -213,10 +243,10 @@ class Dispatcher:
         else:
             self._finish(request)
 
-    def _refuse(self, request: LiveRequest, output: ipc.Output) -> None:
+    def _refuse(self, request: LiveRequest, refused: pb.Refused) -> None:
         self._leave(request)
         self._meter.drop(request.metered)
-        request.stream.post(refused=_refused(RefusalCode(output.refusal_code), output.message, output.field))
+        request.stream.post(refused=refused)
         request.stream.release()
         self._forget(request)
 
@@ -242,6 +272,7 @@ class Dispatcher:
 
     def _leave(self, request: LiveRequest) -> None:
         del self._live[request.handle]
+        self._judged.discard(request.handle)
         tenant = request.metered.identity.tenant
         self._num_outputs[tenant] -= request.outputs.num_outputs
         if not self._num_outputs[tenant]:

@@ -319,6 +319,7 @@ class Worker:
             self._announcer.stop()
         await self._server.stop(_GRACE_SECONDS)
         self._previewer.close()
+        self._dispatcher.close()
         await asyncio.to_thread(self._journal.close)
         self._meter.close()
         self._lock.release()

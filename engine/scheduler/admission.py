@@ -19,6 +19,7 @@ from enum import Enum
 
 from engine.memory.manager import KVMemory
 from engine.request import FinishReason, RefusalCode
+from engine.scheduler.constraining import Constraining
 from engine.scheduler.fairness import AGEING_SECONDS, is_behind
 from engine.scheduler.offer import Offer, Offers, most_blocks, waits_to_fork
 from engine.scheduler.outputs import Refusal
@@ -62,12 +63,13 @@ class Givers(Enum):
 class Admission:
     """Starts waiting sequences. Remembers nothing from one plan to the next."""
 
-    def __init__(self, roster: Roster, limits: Limits, shared: SharedPrefixes) -> None:
+    def __init__(self, roster: Roster, limits: Limits, shared: SharedPrefixes, constraining: Constraining) -> None:
         self.asked_tokens = 0  # of all prompts when they were first admitted
         self.found_tokens = 0  # of them, those that were cached
         self._roster = roster
         self._memory: KVMemory = roster.memory
         self._limits = limits
+        self._constraining = constraining
         self._offers = Offers(roster, shared)
         self._claimed = 0  # blocks that a long waiting sequence has claimed in this plan
         self._claimed_rows = 0  # the same of rows: a search needs many at once
@@ -101,7 +103,7 @@ class Admission:
         assert policy is not None and account is not None, "a tenant without policy has nothing in line"
         if self._roster.num_places(tenant) + sequence.num_places > policy.max_running:
             return Verdict.BLOCKED
-        if sequence.preempted_in == self._plan_number:
+        if sequence.preempted_in == self._plan_number or sequence in self._constraining.late:
             return Verdict.BLOCKED
         if waits_to_fork(sequence, self._limits.block_size):
             return Verdict.BLOCKED

@@ -3,9 +3,11 @@
 import random
 from collections.abc import Iterable
 
+from engine.constraints.base import Preparation
 from engine.errors import ProtocolError
 from engine.policy import PolicyUpdate, ShadowLimits, TenantPolicy
 from engine.request import FinishReason, GenerationRequest, RefusalCode, SequenceId
+from engine.scheduler.constraining import PREPARE_SECONDS, Constraining
 from engine.scheduler.fairness import class_rank
 from engine.scheduler.outputs import Refusal, RequestOutput
 from engine.scheduler.roster import Roster
@@ -23,7 +25,9 @@ MAX_HELD = 1024  # outputs of one tenant that may be held: without a policy it h
 class Intake:
     """Takes requests and policies in. Nothing here grants a block."""
 
-    def __init__(self, roster: Roster, limits: Limits, eos_token_ids: Iterable[int]) -> None:
+    def __init__(
+        self, roster: Roster, limits: Limits, eos_token_ids: Iterable[int], constraining: Constraining
+    ) -> None:
         self.shared = SharedPrefixes(roster.memory, limits)
         self.applied = (-1, -1)  # version and epoch of the policy in force; none yet
         self.changed: set[Tenant] = set()  # tenants whose limits the next plan must enforce
@@ -31,6 +35,7 @@ class Intake:
         self.draining = False
         self._roster = roster
         self._limits = limits
+        self._constraining = constraining
         self._eos = frozenset(eos_token_ids)
         self._random = random.SystemRandom()
 
@@ -46,19 +51,23 @@ class Intake:
             message = "The worker takes no new requests: it is being drained. Try again."
             self._turn_away(sequence, Refusal(RefusalCode.DRAINING, message))
             return
+        preparation = self._constraining.prepare(request)
         refusal = check_form(request, self._limits, self._roster.max_running)
+        refusal = refusal or self._constraining.refusal(request, preparation)
         if refusal is not None:
             self._turn_away(sequence, refusal)
             return
         tenant = self._roster.tenants.get(request.tenant)
-        if self._must_hold(tenant, request):
+        is_prepared = preparation is None or preparation.is_done
+        if self._must_hold(tenant, request) or not is_prepared:
             num_held = 0 if tenant is None else tenant.num_held
             if num_held + max(request.n, beam_width(request)) > MAX_HELD:
                 self._turn_away(sequence, _queue_full(num_held, None))
             else:
-                self._roster.hold(self._enter(sequence, request), now + HOLD_SECONDS)
+                seconds = HOLD_SECONDS if is_prepared else PREPARE_SECONDS
+                self._roster.hold(self._enter(sequence, request, preparation), now + seconds)
             return
-        self._settle(self._enter(sequence, request), now)
+        self._settle(self._enter(sequence, request, preparation), now)
 
     def cancel(
         self, sequences: Iterable[SequenceId], reason: FinishReason, now: float, output_index: int | None = None
@@ -92,7 +101,7 @@ class Intake:
                 self._forsake(tenant, now)
         self._roster.memory.accounts.fit_guarantees()
         for held in list(self._roster.held.values()):
-            if not self._must_hold(held.tenant, held.request):
+            if not self._must_hold(held.tenant, held.request) and not self._constraining.awaits(held):
                 self._settle(held, now)
         return self.applied
 
@@ -106,6 +115,16 @@ class Intake:
         for group in update.share_groups:
             self.shared.register(group)
 
+    def take_prepared(self, now: float) -> None:
+        """Let requests go on whose grammars have been prepared meanwhile."""
+        for sequence, problem in self._constraining.take_prepared():
+            if problem:
+                self._roster.refuse(sequence, Refusal(RefusalCode.INVALID, problem, "grammar"), now)
+            elif self._must_hold(sequence.tenant, sequence.request):
+                self._roster.hold(sequence, now + HOLD_SECONDS)
+            else:
+                self._settle(sequence, now)
+
     def expire(self, now: float) -> None:
         """End what has waited as long as it may."""
         while (sequence := self._roster.timers.pop_due(now)) is not None:
@@ -114,13 +133,17 @@ class Intake:
     def _must_hold(self, tenant: Tenant | None, request: GenerationRequest) -> bool:
         return tenant is None or tenant.policy is None or request.policy_version > self.applied[0]
 
-    def _enter(self, sequence: SequenceId, request: GenerationRequest) -> SequenceState:
+    def _enter(
+        self, sequence: SequenceId, request: GenerationRequest, preparation: Preparation | None
+    ) -> SequenceState:
         state = self._roster.enter(sequence, request)
         sampling = request.sampling
         state.random_key = self._random.getrandbits(64) if sampling.seed is None else sampling.seed & _RANDOM_MASK
         state.stop_ids = sampling.stop_token_ids if sampling.ignore_eos else sampling.stop_token_ids | self._eos
         if state.beams is not None:
             state.sampling = state.beams.sampling(self._limits.vocab_size)
+        if preparation is not None:
+            self._constraining.enter(state, preparation)
         return state
 
     def _settle(self, sequence: SequenceState, now: float) -> None:
@@ -183,7 +206,10 @@ class Intake:
 
     def _end_late(self, sequence: SequenceState, now: float) -> None:
         waited = f"{max(0.0, now - sequence.request.arrived_at):.1f} s"
-        if sequence.state is State.HELD:
+        if sequence.state is State.HELD and self._constraining.awaits(sequence):
+            message = f"The grammar was not ready after {waited}: the worker has many to prepare. Try again."
+            self._roster.refuse(sequence, Refusal(RefusalCode.UNAVAILABLE, message), now)
+        elif sequence.state is State.HELD:
             message = f"Tenant {sequence.tenant.name} has no policy on this worker, or not the one asked for."
             if sequence.admitted:
                 self._roster.finish(sequence, FinishReason.ERROR, now, message=message)

@@ -3,7 +3,8 @@
 A plan, from the top:
     1. enforce   tenants whose limits were lowered give back what is above them, newest sequences first (enforce.py)
     2. secure    every decode gets a slot for its token; where memory is short, somebody is preempted
-                 a streamed one whose blocks in host memory take too long to read sits out (streaming_turns.py)
+                 a streamed one whose blocks in host memory take too long to read sits out (streaming_turns.py),
+                 and one whose grammar takes long to say what may come next (constraining.py)
     3. share     as many tokens as the decodes' targets allow (chunks.py) go to prefill chunks, of running and of newly
                  started sequences (portions.py), tenant by tenant in the order of fairness.py
     4. build     decodes first (written down as they are secured), then chunks; block table cells to write
@@ -18,6 +19,7 @@ placeholders for the tokens that it samples, and leaves out for one step
 import time
 from collections.abc import Callable, Collection, Iterable
 
+from engine.constraints.base import Grammars
 from engine.errors import InvariantError
 from engine.memory.manager import KVMemory
 from engine.policy import PolicyUpdate, ShareGroup
@@ -25,6 +27,7 @@ from engine.request import FinishReason, GenerationRequest, SequenceId, SlabId
 from engine.scheduler.admission import Admission
 from engine.scheduler.chunks import ChunkBudget
 from engine.scheduler.commit import Commit
+from engine.scheduler.constraining import LOOK_SECONDS, Constraining
 from engine.scheduler.enforce import AT_ONCE, BLOCKS_A_PLAN, PLAN_SECONDS, Enforcement
 from engine.scheduler.flight import Flight, audit_flights
 from engine.scheduler.intake import Intake
@@ -59,6 +62,7 @@ class Scheduler:
         eos_token_ids: Iterable[int] = (),
         blocks_a_plan: int = BLOCKS_A_PLAN,
         clock: Callable[[], float] = time.monotonic,
+        grammars: Grammars | None = None,
     ) -> None:
         self.memory = memory
         self._chunks = ChunkBudget(minimum=min(MIN_CHUNK_TOKENS, max_batched_tokens), maximum=max_batched_tokens)
@@ -67,8 +71,9 @@ class Scheduler:
         self.step = 0  # number of the last plan
         self._clock = clock
         self._budget = max_batched_tokens
-        self._intake = Intake(self.roster, limits, eos_token_ids)
-        self._admission = Admission(self.roster, limits, self._intake.shared)
+        self._constraining = Constraining(self.roster, grammars)
+        self._intake = Intake(self.roster, limits, eos_token_ids, self._constraining)
+        self._admission = Admission(self.roster, limits, self._intake.shared, self._constraining)
         self.enforcement = Enforcement(self.roster, self._intake, blocks_a_plan=blocks_a_plan)
         self._portions = Portions(self._admission, self.roster.pressure, self.roster.streaming)
         self._attempt = 0  # at a plan: what one attempt preempts does not come back in the same one
@@ -120,6 +125,11 @@ class Scheduler:
         return self._intake.shared.groups()
 
     @property
+    def num_late(self) -> int:
+        """Sequences whose masks are still being made: no plan has them until they are."""
+        return len(self._constraining.late)
+
+    @property
     def now(self) -> float:
         """The time by the scheduler's clock."""
         return self._clock()
@@ -153,7 +163,11 @@ class Scheduler:
 
     def next_timer(self) -> float | None:
         """Return the clock time at which something ends if nothing else happens, or None."""
-        return self.roster.timers.next()
+        timer = self.roster.timers.next()
+        if not (self._constraining.num_waiting or self._constraining.late):
+            return timer
+        look = self._clock() + LOOK_SECONDS
+        return look if timer is None else min(timer, look)
 
     def take_outputs(self) -> list[RequestOutput]:
         """Return the news that no commit has returned; call it when there is no plan."""
@@ -188,6 +202,10 @@ class Scheduler:
     def _plan(self, now: float) -> StepPlan | None:
         self._attempt = number = self._attempt + 1
         self._look_ahead()
+        if self._constraining.num_waiting:
+            self._intake.take_prepared(now)
+        if self._constraining.late:
+            self._constraining.take_masks(now)
         self._intake.expire(now)
         if self.roster.fetching.num_fetching:
             self.roster.fetching.turn(now)
@@ -246,6 +264,8 @@ class Scheduler:
             self._chunks.observe(work, seconds)
         now = self._clock()
         outputs = self._commit.take(flight, result, now)
+        if self._constraining.is_used:
+            outputs += self._constraining.follow(flight.planned, now)
         if flight.again.tokens:
             copies = result.store_seconds + result.load_seconds
             self.roster.swapping.computed_again(flight.again, flight.work(), result.seconds - copies)
@@ -292,9 +312,12 @@ class Scheduler:
         parts: list[SequenceStep] = []
         planned = self._planned = []
         prefills: Prefills = {}
+        late = self._constraining.late
         for sequence in self.roster.running.copy():
             table = sequence.table
             if table is None:  # preempted for an older one in this loop
+                continue
+            if late and sequence in late:
                 continue
             tokens, computed = sequence.tokens, sequence.computed
             hosted = table.hosted

@@ -4,6 +4,7 @@ from collections import defaultdict, deque
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
+from engine.constraints.base import Grammars
 from engine.memory.eviction.base import BlockKey
 from engine.memory.manager import KVMemory
 from engine.memory.pool import OPEN
@@ -61,6 +62,7 @@ class World:
         blocks_a_plan: int = BLOCKS_A_PLAN,
         streams: bool = False,
         lateness: Callable[[], bool] = lambda: False,
+        grammars: Grammars | None = None,
     ) -> None:
         """Start a core. `lateness`: asked whether a transfer is still under way, each time somebody looks."""
         columns = -(-max_context // block_size)
@@ -93,6 +95,7 @@ class World:
             eos_token_ids=eos,
             blocks_a_plan=blocks_a_plan,
             clock=lambda: self.now,
+            grammars=grammars,
         )
         self.requests: dict[SequenceId, GenerationRequest] = {}
         self.tokens: dict[Output, list[int]] = defaultdict(list)
@@ -225,7 +228,7 @@ class World:
         if plan is None and not self._launched:
             roster = self.scheduler.roster
             could_run = (roster.running or roster.waiting) and not self.scheduler.enforcement.is_due
-            could_run = could_run and not self._is_moving()
+            could_run = could_run and not self._is_moving() and not self.scheduler.num_late
             assert not could_run, "something could run, and nothing does"
         is_busy = bool(self._launched) or self.scheduler.enforcement.is_due or self._is_moving()
         while len(self._launched) > (self.ahead and plan is not None):

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from tokenizers import Tokenizer
 
-from tests.engine.front.dispatching import Front
+from tests.engine.front.dispatching import Front, reap
 from tests.engine.front.process import WorkerProcess
 from tests.engine.tiny_model import make_tiny_model
 
@@ -110,5 +110,7 @@ def front(tiny_model: Path, run: Run) -> Iterator[Front]:
 
         run(start())
         yield made
+        made.dispatcher.close()
+        run(reap())
         made.journal.close()
         made.meter.close()

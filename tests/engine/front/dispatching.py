@@ -1,6 +1,7 @@
 """A front without gRPC and without a core: a dispatcher over a real meter and journal, frames given by hand."""
 
 import asyncio
+import threading
 from pathlib import Path
 
 from tokenizers import Tokenizer
@@ -35,6 +36,14 @@ class Front:
     def encode(self, text: str) -> list[int]:
         """Encode text one character a token."""
         return [token for character in text for token in self.tokenizer.encode(character, add_special_tokens=False).ids]
+
+
+async def reap() -> None:
+    """Wait until this process's children that were told to end are gone."""
+    async with asyncio.timeout(DEADLINE_SECONDS):
+        while any(one.name.startswith("child-") for one in threading.enumerate()):  # noqa: ASYNC110
+            await asyncio.sleep(0.001)
+    await asyncio.sleep(0)  # what their threads have left to the loop
 
 
 class Client:

@@ -1,0 +1,105 @@
+"""One output on its way through a grammar."""
+
+import time
+from collections.abc import Sequence
+
+from llguidance import LLMatcher
+
+from engine.constraints.base import Mask
+from engine.constraints.masks import allow
+from engine.constraints.vocabulary import Vocabulary
+from engine.errors import GrammarError, InvariantError
+
+_MAX_REASON = 600  # characters of the library's explanation
+
+
+class CompiledGrammar:
+    """A grammar with its matcher at the beginning, of which every output follows a copy."""
+
+    def __init__(self, vocabulary: Vocabulary, matcher: LLMatcher) -> None:
+        """Take the matcher over.
+
+        Raises:
+            GrammarError: already its beginning is too much work, or leads nowhere.
+        """
+        self.vocabulary = vocabulary
+        self._matcher = matcher
+        words = vocabulary.new_words()
+        self.first = _mask(vocabulary, matcher, words, words.ctypes.data)
+        self.first.flags.writeable = False
+
+    def matcher(self) -> LLMatcher:
+        """Return a matcher at the beginning."""
+        return self._matcher.deep_copy()
+
+    def constraint(self, ends: frozenset[int]) -> "Following":
+        """Return a constraint at the beginning."""
+        return Following(self, ends)
+
+
+class Following:
+    """Implements `Constraint`. Has a matcher and a mask of its own from the output's first token on."""
+
+    __slots__ = ("_address", "_ends", "_grammar", "_mask", "_matcher", "_num_seen", "_words", "seconds")
+
+    def __init__(self, grammar: CompiledGrammar, ends: frozenset[int]) -> None:
+        self.seconds = 0.0
+        self._grammar = grammar
+        self._ends = ends
+        self._matcher: LLMatcher | None = None
+        self._num_seen = 0  # tokens of the output
+        self._mask = grammar.first
+        if grammar.vocabulary.may_end(grammar.first):
+            self._mask = grammar.first.copy()
+            allow(self._mask, ends)
+
+    def another(self) -> "Following":
+        """Return one at the beginning."""
+        return Following(self._grammar, self._ends)
+
+    def mask(self, tokens: Sequence[int], num_prompt: int) -> Mask:
+        """Return which tokens may come next; see `Constraint.mask`."""
+        num_output = len(tokens) - num_prompt
+        if num_output != self._num_seen:
+            if num_output < self._num_seen:
+                raise InvariantError(f"an output of {self._num_seen} tokens has {num_output}")
+            began = time.perf_counter()
+            try:
+                self._take(list(tokens[num_prompt + self._num_seen :]))
+            except BaseException as error:
+                if not is_panic(error):
+                    raise
+                raise GrammarError(f"the output cannot be followed any further: {error}") from error
+            self._num_seen = num_output
+            self.seconds = time.perf_counter() - began
+        return self._mask
+
+    def _take(self, tokens: list[int]) -> None:
+        vocabulary = self._grammar.vocabulary
+        if self._matcher is None:
+            self._matcher = self._grammar.matcher()
+            self._words = vocabulary.new_words()
+            self._address = self._words.ctypes.data
+        if not self._matcher.consume_tokens(tokens):
+            raise GrammarError(f"the output cannot be followed any further: {reason(self._matcher)}")
+        self._mask = _mask(vocabulary, self._matcher, self._words, self._address)
+        if vocabulary.may_end(self._mask):
+            allow(self._mask, self._ends)
+
+
+def reason(matcher: LLMatcher) -> str:
+    """Return why a matcher has failed, fit for whoever wrote the grammar."""
+    text = " ".join(matcher.get_error().split())
+    return text if len(text) <= _MAX_REASON else f"{text[:_MAX_REASON]}…"
+
+
+def is_panic(error: BaseException) -> bool:
+    """Say whether the library has broken: what it throws then is no Exception, and has no name to import."""
+    return type(error).__name__ == "PanicException"
+
+
+def _mask(vocabulary: Vocabulary, matcher: LLMatcher, words: Mask, address: int) -> Mask:
+    mask = vocabulary.fill(matcher, words, address)
+    if matcher.is_error():
+        raise GrammarError(f"the grammar is too much work: {reason(matcher)}")
+    return mask

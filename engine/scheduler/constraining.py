@@ -1,0 +1,112 @@
+"""Requests whose outputs must follow a grammar: how they get to one, and how they are led along it.
+
+    submit ── the grammar is not at hand ─▶ HELD, while a thread prepares it ─▶ in line, with a constraint
+    commit ── a token has come ─▶ the constraint takes it and makes its next mask
+              it takes long, or others have taken long in this step ─▶ made by a thread; the sequence sits plans out
+
+A plan only reads masks that are there, so nothing in it can fail. Nobody waits for a grammar but who asks for it.
+"""
+
+from collections.abc import Collection, Iterable
+
+from engine.constraints.base import Grammars, Preparation
+from engine.errors import GrammarError
+from engine.request import FinishReason, GenerationRequest, RefusalCode
+from engine.scheduler.outputs import Refusal, RequestOutput
+from engine.scheduler.roster import Roster
+from engine.scheduler.sequence import SequenceState, State
+from engine.scheduler.slow_masks import SlowMasks
+
+PREPARE_SECONDS = 30.0  # how long a request waits for its grammar
+LOOK_SECONDS = 0.002  # how often an idle loop looks whether one is ready, or a mask
+SLOW_SECONDS = 0.0005  # a mask that took longer is made by a thread the next time
+STEP_SECONDS = 0.004  # for the masks of one step; what is left then is made by the thread
+
+
+class Constraining:
+    """Knows who waits for a grammar."""
+
+    def __init__(self, roster: Roster, grammars: Grammars | None) -> None:
+        self.is_used = False  # there has been a grammar
+        self._roster = roster
+        self._grammars = grammars
+        self._waiting: dict[SequenceState, Preparation] = {}
+        self._slow = SlowMasks()
+
+    @property
+    def num_waiting(self) -> int:
+        """Requests that wait for their grammars, and some that have ended since they did."""
+        return len(self._waiting)
+
+    @property
+    def late(self) -> Collection[SequenceState]:
+        """Sequences that no plan may have sample: their masks are not there yet."""
+        return self._slow.late
+
+    def prepare(self, request: GenerationRequest) -> Preparation | None:
+        """Begin to prepare the grammar of a request; None: it has none, or none can be had."""
+        grammar = request.sampling.grammar
+        if grammar is None or self._grammars is None or request.beams is not None or request.embed:
+            return None
+        self.is_used = True
+        return self._grammars.prepare(grammar)
+
+    def refusal(self, request: GenerationRequest, preparation: Preparation | None) -> Refusal | None:
+        """Return why a request with a grammar is not taken."""
+        if request.sampling.grammar is None:
+            return None
+        if preparation is None:
+            message = (
+                "This worker follows no grammars."
+                if self._grammars is None
+                else "Neither a beam search nor an embedding follows a grammar: leave one of the two out."
+            )
+            return Refusal(RefusalCode.INVALID, message, "grammar")
+        return Refusal(RefusalCode.INVALID, preparation.problem, "grammar") if preparation.problem else None
+
+    def enter(self, sequence: SequenceState, preparation: Preparation) -> None:
+        """Give a request its constraint, or let it wait for it."""
+        if preparation.is_done and not preparation.problem:
+            sequence.constraint = preparation.constraint(sequence.stop_ids)
+        else:
+            self._waiting[sequence] = preparation
+
+    def awaits(self, sequence: SequenceState) -> bool:
+        """Say whether a request waits for its grammar."""
+        return sequence in self._waiting
+
+    def take_prepared(self) -> list[tuple[SequenceState, str]]:
+        """Return who waits no longer, each with what is wrong with its grammar; empty: it has its constraint now."""
+        taken = []
+        for sequence, preparation in list(self._waiting.items()):
+            if sequence.state is State.ENDED:
+                del self._waiting[sequence]
+            elif preparation.is_done:
+                del self._waiting[sequence]
+                if not preparation.problem:
+                    sequence.constraint = preparation.constraint(sequence.stop_ids)
+                taken.append((sequence, preparation.problem))
+        return taken
+
+    def follow(self, sequences: Iterable[SequenceState], now: float) -> list[RequestOutput]:
+        """Let constraints take the tokens that have come, and end who cannot go on; return the news of those."""
+        left = STEP_SECONDS
+        for sequence in sequences:
+            constraint = sequence.constraint
+            if constraint is None or not sequence.generated or sequence.state is State.ENDED:
+                continue
+            if constraint.seconds > SLOW_SECONDS or left <= 0:
+                self._slow.put(sequence)
+                continue
+            try:
+                constraint.mask(sequence.tokens, sequence.num_prompt)
+            except GrammarError as error:
+                self._roster.finish(sequence, FinishReason.ERROR, now, message=str(error))
+            left -= constraint.seconds
+        return self._roster.take_events()
+
+    def take_masks(self, now: float) -> None:
+        """Let sequences go on whose masks are there now, and end those that cannot."""
+        for sequence, problem in self._slow.take():
+            if problem and sequence.state is not State.ENDED:
+                self._roster.finish(sequence, FinishReason.ERROR, now, message=problem)

@@ -1,0 +1,105 @@
+"""A grammar without a library: each token is of the next of three kinds, and after so many tokens only the end is left.
+
+Its text says how many: "5" is a grammar of five tokens, "5?" of five at most, which may end sooner. "bad" is none, and
+"3!" cannot be followed beyond three. With "slow" before it every mask but the first takes until a gate is open.
+"""
+
+import threading
+from collections.abc import Sequence
+
+import numpy as np
+
+from engine.constraints.base import Mask
+from engine.errors import GrammarError
+from engine.request import Grammar, GrammarKind
+
+KINDS = 3
+VOCAB_SIZE = 1000
+DEADLINE_SECONDS = 60
+
+
+def alternating(text: str) -> Grammar:
+    """Return the grammar of this text."""
+    return Grammar(GrammarKind.LARK, text)
+
+
+def follows(tokens: Sequence[int], first: int = 0) -> bool:
+    """Say whether tokens are of the next kind each, from kind `first` on."""
+    return all(token % KINDS == (first + place) % KINDS for place, token in enumerate(tokens))
+
+
+class Alternating:
+    """Implements `Constraint`, and watches how it is used."""
+
+    def __init__(self, text: str, ends: frozenset[int], gate: threading.Event | None = None) -> None:
+        self._is_slow = text.startswith("slow")
+        self.seconds = 1.0 if self._is_slow else 0.0
+        self._gate = gate or threading.Event()
+        self._given, text = text, text.removeprefix("slow")
+        self._text = text
+        self._ends = ends
+        self._seen: list[int] = []
+        self._failed = False
+
+    def mask(self, tokens: Sequence[int], num_prompt: int) -> Mask:
+        """Return the mask, of ends too where the output may end."""
+        output = list(tokens[num_prompt:])
+        assert output[: len(self._seen)] == self._seen, "what it has seen has changed"
+        assert not self._failed, "it is asked again after it has failed"
+        assert follows(output), "a token was chosen that the mask forbids"
+        if self._is_slow and output != self._seen:
+            assert threading.current_thread() is not threading.main_thread(), "the loop waits for a slow mask"
+            assert self._gate.wait(DEADLINE_SECONDS)
+        self._seen = output
+        most = int(self._text.rstrip("!?"))
+        if self._text.endswith("!") and len(output) >= most:
+            self._failed = True
+            raise GrammarError(f"cannot be followed beyond {most} tokens")
+        allowed = np.zeros(-(-VOCAB_SIZE // 32) * 32, dtype=np.uint8)
+        if len(output) < most:
+            allowed[len(output) % KINDS : VOCAB_SIZE : KINDS] = 1
+            allowed[list(self._ends)] = 0
+        if len(output) >= most or self._text.endswith("?"):
+            allowed[list(self._ends)] = 1
+        return np.packbits(allowed, bitorder="little").view(np.uint32)
+
+    def another(self) -> "Alternating":
+        """Return one at the beginning."""
+        return Alternating(self._given, self._ends, self._gate)
+
+
+class Prepared:
+    """Implements `Preparation`; done when the test says so."""
+
+    def __init__(self, text: str, *, is_done: bool, gate: threading.Event | None = None) -> None:
+        self.text = text
+        self.is_done = is_done
+        self._gate = gate
+
+    @property
+    def problem(self) -> str:
+        """What is wrong, once it is done."""
+        return "it is bad" if self.is_done and self.text == "bad" else ""
+
+    def constraint(self, ends: frozenset[int]) -> Alternating:
+        """Return a constraint at the beginning."""
+        assert self.is_done
+        assert not self.problem
+        return Alternating(self.text, ends, self._gate)
+
+
+class AlternatingGrammars:
+    """Implements `Grammars`; with `late` nothing is prepared until the test says so."""
+
+    def __init__(self, *, late: bool = False) -> None:
+        self._late = late
+        self.gate = threading.Event()
+        self.prepared: dict[str, Prepared] = {}
+
+    def prepare(self, grammar: Grammar) -> Prepared:
+        """Return what is being prepared."""
+        return self.prepared.setdefault(grammar.text, Prepared(grammar.text, is_done=not self._late, gate=self.gate))
+
+    def finish(self, text: str) -> None:
+        """Have a grammar prepared."""
+        self.prepared[text].is_done = True

@@ -1,0 +1,111 @@
+"""The thread that prepares grammars."""
+
+import threading
+import time
+from collections.abc import Callable
+
+from engine.constraints.base import Constraint
+from engine.constraints.preparing import MAX_KEPT, Compile, GrammarInWork, GrammarThread
+from engine.errors import GrammarError
+from engine.request import Grammar
+from tests.engine.alternating import Prepared, alternating
+
+DEADLINE_SECONDS = 60
+
+
+class Panic(BaseException):
+    """What a library in another language throws."""
+
+
+def wait(*works: GrammarInWork) -> None:
+    """Wait until grammars are done."""
+    end = time.monotonic() + DEADLINE_SECONDS
+    while not all(work.is_done for work in works):
+        assert time.monotonic() < end
+        time.sleep(0.001)
+
+
+class Compiler:
+    """Compiles what the test lets through, and counts."""
+
+    def __init__(self) -> None:
+        self.gate = threading.Event()
+        self.gate.set()
+        self.compiled: list[str] = []
+        self.num_opened = 0
+
+    def open(self) -> Compile:
+        """Open it."""
+        self.num_opened += 1
+        return self.compile
+
+    def compile(self, grammar: Grammar) -> "Prepared":
+        """Compile a grammar."""
+        assert self.gate.wait(DEADLINE_SECONDS)
+        self.compiled.append(grammar.text)
+        if grammar.text == "bad":
+            raise GrammarError("it is bad")
+        if grammar.text == "panic":
+            raise Panic("the library broke")
+        return Prepared(grammar.text, is_done=True)
+
+
+def test_nothing_is_opened_before_the_first_grammar() -> None:
+    """Most workers never see one."""
+    compiler = Compiler()
+    thread = GrammarThread(compiler.open)
+    assert compiler.num_opened == 0
+    wait(thread.prepare(alternating("1")), thread.prepare(alternating("2")))
+    assert compiler.num_opened == 1
+
+
+def test_prepare_returns_at_once() -> None:
+    """Whatever the thread does: the loop looks again."""
+    compiler = Compiler()
+    compiler.gate.clear()
+    thread = GrammarThread(compiler.open)
+    work = thread.prepare(alternating("1"))
+    assert not work.is_done
+    assert thread.prepare(alternating("1")) is work
+    compiler.gate.set()
+    wait(work)
+    constraint: Constraint = work.constraint(frozenset({900}))
+    assert constraint.mask([], 0).any()
+    assert compiler.compiled == ["1"]
+
+
+def test_grammars_that_cannot_be_prepared() -> None:
+    """Each says why, a library that panics included, and the next one is prepared all the same."""
+    compiler = Compiler()
+    thread = GrammarThread(compiler.open)
+    bad, panic, good = (thread.prepare(alternating(text)) for text in ("bad", "panic", "3"))
+    wait(bad, panic, good)
+    assert bad.problem == "it is bad"
+    assert "the library broke" in panic.problem
+    assert not good.problem
+
+
+def test_model_that_no_grammar_can_be_used_with() -> None:
+    """Each grammar is refused with the reason."""
+
+    def open_compiler() -> Callable[[Grammar], Prepared]:
+        raise GrammarError("this model has no end token")
+
+    thread = GrammarThread(open_compiler)
+    works = [thread.prepare(alternating(text)) for text in "12"]
+    wait(*works)
+    assert [work.problem for work in works] == ["this model has no end token"] * 2
+
+
+def test_grammars_that_were_not_asked_for_lately_are_given_up() -> None:
+    """So many are kept, those that were asked for last; what is in use stays usable."""
+    compiler = Compiler()
+    thread = GrammarThread(compiler.open)
+    first = thread.prepare(alternating("0"))
+    works = [thread.prepare(alternating(str(number))) for number in range(1, MAX_KEPT)]
+    assert thread.prepare(alternating("0")) is first
+    works.append(thread.prepare(alternating(str(MAX_KEPT))))
+    wait(first, *works)
+    assert thread.prepare(alternating("0")) is first
+    assert thread.prepare(alternating("1")) is not works[0]
+    assert works[0].constraint(frozenset()).mask([], 0).any()
