@@ -114,7 +114,7 @@ REST_FRAMEWORK = {
 }
 SPECTACULAR_SETTINGS = {
     "TITLE": "Tollgate management API",
-    "DESCRIPTION": "Tenants, keys, policy, usage and workers.",
+    "DESCRIPTION": "Tenants, keys, policy, usage and workers. What generates is at [/api/docs/v1/](/api/docs/v1/).",
     "VERSION": "1",
     "SERVE_INCLUDE_SCHEMA": False,
     "SERVE_PERMISSIONS": ["rest_framework.permissions.AllowAny"],

@@ -1,6 +1,7 @@
 """Django's routes. `/v1` (the OpenAI surface), `/static` and health are served beside Django, see `gateway.asgi`."""
 
 from django.urls import include, path, register_converter
+from drf_spectacular.views import SpectacularSwaggerView
 
 from gateway.console import tables
 from gateway.metrics.page import MetricsPage
@@ -21,6 +22,7 @@ urlpatterns = [
     path(f"{of_session}unpin/", sessions_api.SessionUnpin.as_view()),
     path(f"{of_session}prefetch/", sessions_api.SessionPrefetch.as_view()),
     path(of_session, sessions_api.SessionDetail.as_view()),
+    path("api/docs/v1/", SpectacularSwaggerView.as_view(url="/v1/openapi.json", title="Tollgate API"), name="v1-docs"),
     path("api/", include("tenants.api.urls")),
     path("admin/", include(tables.routes())),
     path("", include("gateway.console.urls")),

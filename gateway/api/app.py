@@ -15,9 +15,11 @@ from starlette.staticfiles import StaticFiles
 
 from gateway.api.chat import chat_completions
 from gateway.api.completions import completions
+from gateway.api.embeddings import embeddings
 from gateway.api.errors import MethodNotAllowed, NotFound
 from gateway.api.exchange import Endpoint
 from gateway.api.models import list_models, retrieve_model
+from gateway.api.openapi import Document
 from gateway.api.responses.endpoints import (
     cancel_response,
     count_input_tokens,
@@ -27,6 +29,7 @@ from gateway.api.responses.endpoints import (
     retrieve_response,
 )
 from gateway.api.sessions import changing, delete_session, list_sessions, retrieve_session
+from gateway.api.tokens import TokenEndpoints
 from gateway.config import GatewayConfig
 from gateway.web import Web, running
 from gateway.workers.sessions import Action
@@ -55,10 +58,18 @@ def build(config: GatewayConfig, static_root: Path) -> Starlette:
         async with running(config) as web:
             yield {"web": web}
 
+    tokens = TokenEndpoints()
     app = Starlette(
         routes=[
+            Route("/v1/openapi.json", Document(), methods=["GET"]),
             Route("/v1/chat/completions", Endpoint(chat_completions), methods=["POST"]),
             Route("/v1/completions", Endpoint(completions), methods=["POST"]),
+            Route("/v1/embeddings", Endpoint(embeddings), methods=["POST"]),
+            *(
+                Route(f"{prefix}/{name}", Endpoint(handler), methods=["POST"])
+                for prefix in ("", "/v1")
+                for name, handler in (("tokenize", tokens.tokenize), ("detokenize", tokens.detokenize))
+            ),
             Route("/v1/responses", Endpoint(create_response), methods=["POST"]),
             Route("/v1/responses/input_tokens", Endpoint(count_input_tokens), methods=["POST"]),
             Route("/v1/responses/{response_id}", Endpoint(retrieve_response), methods=["GET"]),
