@@ -1,5 +1,6 @@
 """From a parsed request to running generations: find the model, admit, route. The same for HTTP and websockets."""
 
+import asyncio
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
@@ -17,7 +18,15 @@ from gateway.routing.choose import affinity
 from gateway.routing.route import Routed
 from gateway.web import Web
 from gateway.workers.errors import Refused, WorkerError
-from gateway.workers.model import Model, NoChatTemplate, TemplateRefused, TextTooLong, Tools, Turns
+from gateway.workers.model import (
+    INLINE_CHARACTERS,
+    Model,
+    NoChatTemplate,
+    TemplateRefused,
+    TextTooLong,
+    Tools,
+    Turns,
+)
 from tenants.contracts import KeyGrant
 
 ASSUMED_OUTPUT = 512  # tokens reserved of `tpm` where the client names no maximum; settled by what was used
@@ -102,22 +111,27 @@ async def chat_tokens(model: Model, request: ChatRequest) -> list[int]:
         BadRequest: the model has no chat form, or its template rejects the messages.
         ContextTooLong: the text can't fit.
     """
-    turns, tools = _shown(model, request)
+    turns, tools = await _shown(model, request)
     with _template_refusals(model):
         return await model.chat_tokens(turns, tools)
 
 
 async def chat_text(model: Model, request: ChatRequest, *, ready: bool) -> str:
     """Return the prompt text of a conversation; `ready`: for the assistant's turn. Raises as `chat_tokens`."""
-    turns, tools = _shown(model, request)
+    turns, tools = await _shown(model, request)
     with _template_refusals(model):
         return await model.render(turns, tools, ready=ready)
 
 
-def _shown(model: Model, request: ChatRequest) -> tuple[Turns, Tools | None]:
+async def _shown(model: Model, request: ChatRequest) -> tuple[Turns, Tools | None]:
     """Return the messages and the tools that the model's template is to show."""
     plan = plan_of(request, model)
-    return (request.conversation(), None) if plan is None else (plan.turns(request.messages), plan.template_tools)
+    if plan is None:
+        return request.conversation(), None
+    calls = [call for message in request.messages for call in message.tool_calls or ()]
+    if sum(len(call.function.arguments) for call in calls) > INLINE_CHARACTERS:  # they are read
+        return await asyncio.to_thread(plan.turns, request.messages), plan.template_tools
+    return plan.turns(request.messages), plan.template_tools
 
 
 @contextmanager

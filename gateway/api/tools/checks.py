@@ -9,7 +9,8 @@ from gateway.api.errors import BadRequest
 from gateway.api.functions import AllowedToolChoice, Function, FunctionTool, NamedTool, ToolCall, ToolChoice
 
 MAX_DEPTH = 64  # of a schema, or of a call's arguments: templates walk them with recursion
-MAX_SCHEMA_CHARACTERS = 1 << 16
+MAX_SCHEMA_BYTES = 1 << 16
+MAX_SCHEMAS_BYTES = 1 << 19  # of all functions
 MAX_DESCRIPTION_CHARACTERS = 1 << 14
 
 
@@ -35,6 +36,7 @@ class Said(Protocol):
 def check_tools(tools: Sequence[FunctionTool] | None, choice: ToolChoice | None) -> None:
     """Raise BadRequest where tools, or the choice among them, can't be served."""
     names: set[str] = set()
+    size = 0
     for index, tool in enumerate(tools or ()):
         path = f"tools[{index}].function"
         if tool.function.name in names:
@@ -43,7 +45,9 @@ def check_tools(tools: Sequence[FunctionTool] | None, choice: ToolChoice | None)
                 param=f"{path}.name",
             )
         names.add(tool.function.name)
-        _check_function(tool.function, path)
+        size += _check_function(tool.function, path)
+        if size > MAX_SCHEMAS_BYTES:
+            raise BadRequest(f"`tools` have more than {MAX_SCHEMAS_BYTES} bytes of schemas: send fewer", param="tools")
     _check_choice(choice, names)
 
 
@@ -88,7 +92,8 @@ def _children(value: object) -> Iterable[object]:
     return value if isinstance(value, list) else ()
 
 
-def _check_function(function: Function, path: str) -> None:
+def _check_function(function: Function, path: str) -> int:
+    """Return how many bytes the function's schema has. Raises BadRequest where it can't be served."""
     if len(function.description or "") > MAX_DESCRIPTION_CHARACTERS:
         raise BadRequest(
             f"`{path}.description` has {len(function.description or '')} characters: write at most "
@@ -96,15 +101,16 @@ def _check_function(function: Function, path: str) -> None:
             param=f"{path}.description",
         )
     if function.parameters is None:
-        return
+        return 0
     field = f"{path}.parameters"
     size = len(msgspec.json.encode(function.parameters))
-    if size > MAX_SCHEMA_CHARACTERS:
-        raise BadRequest(f"`{field}` has {size} bytes: send at most {MAX_SCHEMA_CHARACTERS}", param=field)
+    if size > MAX_SCHEMA_BYTES:
+        raise BadRequest(f"`{field}` has {size} bytes: send at most {MAX_SCHEMA_BYTES}", param=field)
     if is_deeper(function.parameters, MAX_DEPTH):
         raise BadRequest(f"`{field}` is nested in more than {MAX_DEPTH} levels: make it flatter", param=field)
     if function.parameters.get("type", "object") != "object":
         raise BadRequest(f'`{field}` must be the schema of an object: set its `type` to "object"', param=field)
+    return size
 
 
 def _check_choice(choice: ToolChoice | None, names: set[str]) -> None:

@@ -85,8 +85,21 @@ class Parser:
             text, at = self._mode(self, text, at)
 
     def _taken(self) -> list[Piece]:
-        pieces, self._pieces = self._pieces, []
-        return pieces
+        """Return what has become certain, texts in a row as one."""
+        taken: list[Piece] = []
+        texts: list[str] = []
+        for piece in self._pieces:
+            if isinstance(piece, Content):
+                texts.append(piece.text)
+                continue
+            if texts:
+                taken.append(Content("".join(texts)))
+                texts = []
+            taken.append(piece)
+        if texts:
+            taken.append(Content("".join(texts)))
+        self._pieces = []
+        return taken
 
     def _ended(self) -> bool:
         """End what the output's end may end; return whether nothing is left that has to be content."""
@@ -220,11 +233,7 @@ class Parser:
         if not text:
             return
         self._has_content = True
-        last = self._pieces[-1] if self._pieces else None
-        if isinstance(last, Content):
-            self._pieces[-1] = Content(last.text + text)
-        else:
-            self._pieces.append(Content(text))
+        self._pieces.append(Content(text))
 
     def _certain(self, window: str) -> tuple[str, str]:
         """Split what no marker stands in: into what can be told, and what a marker may follow or complete."""

@@ -31,6 +31,7 @@ def nested(levels: int) -> dict[str, Any]:
         ([tool(parameters={"type": "array"})], "tools[0].function.parameters"),
         ([tool(parameters=nested(MAX_DEPTH + 1))], "tools[0].function.parameters"),
         ([tool(parameters={"a": "x" * (1 << 16)})], "tools[0].function.parameters"),
+        ([tool(f"f{number}", parameters={"a": "x" * 60_000}) for number in range(9)], "tools"),
         ([tool("a"), tool("b", description="x" * (1 << 15))], "tools[1].function.description"),
     ],
 )
