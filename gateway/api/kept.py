@@ -139,7 +139,7 @@ class KeptAnswers:
         sealed = await asyncio.to_thread(entry.sealed, answer)
         if len(sealed) > MAX_ANSWER:
             return False
-        args = [entry.claim, sealed, KEEP_SECONDS, MAX_OF_TENANT]
+        args: list[bytes | int] = [entry.claim, sealed, KEEP_SECONDS, MAX_OF_TENANT]
         try:
             return bool(await cast(Awaitable[int], self._keep(keys=[entry.name, entry.budget], args=args)))
         except (RedisError, OSError) as error:

@@ -58,8 +58,9 @@ def test_batch_of_prompts(stack: Stack, tenant: TenantInTest, stream: bool) -> N
         {"prompt": ""},
         {"prompt": [[]]},
         {"prompt": ["a"] * 200},
-        {"prompt": "a", "echo": True},
-        {"prompt": "a", "logprobs": 1},
+        {"prompt": "a", "echo": 1},
+        {"prompt": "a", "logprobs": 21},
+        {"prompt": "a", "logprobs": True},
         {"prompt": "a", "suffix": "b"},
     ],
 )
