@@ -32,9 +32,8 @@ class GatewayConfig:
     engine_state_dir: str = ""  # ENGINE_STATE_DIR: of a worker on this machine, for the training of its reuse predictor
     train_seconds: int = 60  # TRAIN_SECONDS: of a processor that this may take, once a day; 0: no training
     drain_seconds: int = 60  # DRAIN_SECONDS: how long a stopping web process lets streams finish
-    realtime_sockets: int = (
-        5000  # REALTIME_SOCKETS: open in one web process; a tenant has 3/4 of them at most, a key 1/2
-    )
+    realtime_sockets: int = 5000  # REALTIME_SOCKETS: open in one web process; of them a tenant has 3/4, a key 1/2
+    realtime_slow_seconds: int = 15  # REALTIME_SLOW_SECONDS: that an event waits for a reader; then its socket closes
 
     @classmethod
     def from_env(cls, env: Mapping[str, str]) -> "GatewayConfig":
@@ -55,8 +54,9 @@ class GatewayConfig:
             raise ConfigError(f"PORT={config.port}: choose a port from 1 to 65535")
         if config.web_workers < 1:
             raise ConfigError(f"WEB_WORKERS={config.web_workers}: at least 1")
-        if config.realtime_sockets < 1:
-            raise ConfigError(f"REALTIME_SOCKETS={config.realtime_sockets}: at least 1")
+        for name in ("realtime_sockets", "realtime_slow_seconds"):
+            if getattr(config, name) < 1:
+                raise ConfigError(f"{name.upper()}={getattr(config, name)}: at least 1")
         if not 0 <= config.train_seconds <= 3600:
             raise ConfigError(f"TRAIN_SECONDS={config.train_seconds}: from 1 to 3600, or 0 for no training")
         return config

@@ -67,7 +67,7 @@ async def running(config: GatewayConfig) -> AsyncIterator[Web]:
     )
     leases = Leases(store, processes=config.web_workers)
     trials = Trials(leases, store)
-    sockets = Sockets(Most.of(config.realtime_sockets))
+    sockets = Sockets(Most.of(config.realtime_sockets), config.realtime_slow_seconds)
     feed = Feed(keys, sockets, registry, reads)
     responses = ResponseDesk()
     handlers = feed.handlers | {RESPONSES_CHANNEL: responses.stopped}

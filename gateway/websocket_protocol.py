@@ -16,7 +16,8 @@ from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIO
 from uvicorn.server import ServerState
 from websockets.server import ServerProtocol
 
-MAX_MESSAGE = 8 << 20  # bytes, of all fragments together; more closes with 1009
+MAX_MESSAGE = 5 << 20  # bytes, of all fragments together; more closes with 1009
+MESSAGE_SECONDS = 60.0  # from a message's first byte to its last
 SEND_BUFFER = 64 << 10  # bytes that the kernel is asked to hold for a peer; Linux doubles it
 GONE_SECONDS = 60  # that a peer may leave what was sent unacknowledged, or its window shut
 CLOSE_SECONDS = 10.0  # for a peer to answer a close frame
@@ -27,6 +28,7 @@ class WebSocketProtocol(WebSocketsSansIOProtocol):  # type: ignore[misc]  # uvic
     """Takes messages up to MAX_MESSAGE, compresses nothing, and lets no peer hold a socket by not reading."""
 
     close_timer: asyncio.TimerHandle | None
+    _deadline: asyncio.TimerHandle | None = None  # of a message whose end has not come
 
     def __init__(
         self,
@@ -47,6 +49,24 @@ class WebSocketProtocol(WebSocketsSansIOProtocol):  # type: ignore[misc]  # uvic
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER)
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, GONE_SECONDS * 1000)
 
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Let go of it."""
+        self._cancel_deadline()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        """Take what has come; a message that never ends would hold what there is of it."""
+        super().data_received(data)
+        if not self.frames and not self.conn.reader.buffer:
+            self._cancel_deadline()
+        elif self._deadline is None:
+            self._deadline = self.loop.call_later(MESSAGE_SECONDS, self._time_out)
+
+    def send_receive_event_to_app(self) -> None:
+        """Pass a whole message on; the next one has a time of its own."""
+        self._cancel_deadline()
+        super().send_receive_event_to_app()
+
     async def send(self, message: ASGISendEvent) -> None:
         """Send a message; a close waits for nobody, and whoever still waited to send finds the socket closed."""
         if message["type"] == "websocket.close" and self.handshake_complete:
@@ -60,3 +80,16 @@ class WebSocketProtocol(WebSocketsSansIOProtocol):  # type: ignore[misc]  # uvic
         """Close, since the process ends; a peer that takes nothing does not hold it up."""
         super().shutdown()
         self.loop.call_later(LAST_SECONDS, self.transport.abort)
+
+    def _time_out(self) -> None:
+        self._deadline = None
+        if self.read_paused:  # we have not read on, so that the message could not end
+            self._deadline = self.loop.call_later(MESSAGE_SECONDS, self._time_out)
+        elif not self.close_sent and not self.transport.is_closing():
+            self.conn.fail(1008, f"message_too_slow: a message took over {MESSAGE_SECONDS:.0f} s")
+            self.handle_parser_exception()
+
+    def _cancel_deadline(self) -> None:
+        if self._deadline is not None:
+            self._deadline.cancel()
+            self._deadline = None

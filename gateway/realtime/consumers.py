@@ -1,7 +1,7 @@
 """`/v1/realtime`: several responses at once over one websocket. Tokens never pass through the channel layer.
 
 A reader who falls behind holds its own socket alone: what is said waits for room, deltas of a response that waits are
-joined, and a socket that takes nothing for SLOW_SECONDS is closed.
+joined, and a socket that takes nothing for a time is closed.
 
 close codes   1000 idle   1003 a binary frame   1007 not UTF-8   1008 the caller may no longer, or does not read
               1009 a message over the protocol's bound   1011 no answer to a ping   1012 deploy   1013 overload
@@ -25,6 +25,7 @@ from gateway.realtime.callers import SUBPROTOCOL, Caller, caller_of
 from gateway.realtime.conversation import Conversation
 from gateway.realtime.items import item_object, read_item
 from gateway.realtime.response import Cancelled, Response
+from gateway.realtime.room import Share
 from gateway.realtime.session import Session
 from gateway.routing.choose import affinity
 from gateway.web import Web
@@ -32,7 +33,6 @@ from gateway.workers.errors import SlowConsumer
 
 MAX_RESPONSES = 64  # at once on one socket
 PREFETCHES_A_MINUTE = 30  # of one socket
-SLOW_SECONDS = 15.0  # that an event may wait for a reader
 IDLE_SECONDS = 3600.0  # without a response or an event
 LAST_WORDS_SECONDS = 2.0  # for responses to tell their ends, before a socket closes
 
@@ -48,12 +48,13 @@ class RealtimeConsumer(AsyncWebsocketConsumer):  # type: ignore[misc]  # channel
 
     web: Web
     caller: Caller
+    _share: Share
+    _session: Session
+    _conversation: Conversation
 
     def __init__(self) -> None:
         super().__init__()
         self._responses: dict[str, tuple[Response, asyncio.Task[None]]] = {}
-        self._session = Session("")
-        self._conversation = Conversation()
         self._open = False  # events are taken and said
         self._shutting = False  # events are said, and none is taken
         self._used_at = time.monotonic()
@@ -91,12 +92,15 @@ class RealtimeConsumer(AsyncWebsocketConsumer):  # type: ignore[misc]  # channel
             if self.web.drain.draining:
                 raise Overloaded("The server is restarting")
             self.caller = caller_of(self.web, self.scope)
-            self.web.sockets.enter(self, await self.caller.grant())
+            grant = await self.caller.grant()
+            self.web.sockets.enter(self, grant)
         except ApiError as error:
             await self._refuse(error)
             return
         query = parse_qs(self.scope.get("query_string", b"").decode("latin-1"))
-        self._session = Session(query.get("model", [""])[0])
+        self._share = self.web.sockets.room.share(grant.tenant_id)
+        self._session = Session(query.get("model", [""])[0], self._share)
+        self._conversation = Conversation(self._share)
         await self._accept()
         self.web.drain.open(self)
         await self.say(says.event("session.created", session=self._session.object()))
@@ -128,7 +132,7 @@ class RealtimeConsumer(AsyncWebsocketConsumer):  # type: ignore[misc]  # channel
         if not self._open:
             raise ClientLeft
         try:
-            async with asyncio.timeout(SLOW_SECONDS):
+            async with asyncio.timeout(self.web.sockets.slow_seconds):
                 await self.send(text_data=text)
         except TimeoutError as error:
             await self._give_up()
@@ -188,7 +192,7 @@ class RealtimeConsumer(AsyncWebsocketConsumer):  # type: ignore[misc]  # channel
         if not self._open:
             return
         self._open = False
-        slow = SlowConsumer(f"nothing was read for {SLOW_SECONDS:.0f} s")
+        slow = SlowConsumer(f"nothing was read for {self.web.sockets.slow_seconds:.0f} s")
         _log.info("slow_reader", responses=len(self._responses))
         for response, _ in list(self._responses.values()):
             response.end(slow)
@@ -209,6 +213,8 @@ class RealtimeConsumer(AsyncWebsocketConsumer):  # type: ignore[misc]  # channel
         for response, _ in running:
             response.end(ClientLeft())
         await asyncio.gather(*(task for _, task in running), return_exceptions=True)
+        if hasattr(self, "_share"):
+            self._share.close()
 
     async def _refuse(self, error: ApiError) -> None:
         """Answer the handshake with the error's own status where the server can, else with 403.

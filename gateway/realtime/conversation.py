@@ -7,6 +7,7 @@ import msgspec
 from gateway.api.errors import BadRequest
 from gateway.api.schemas import MAX_MESSAGES
 from gateway.realtime.items import Item, new_id
+from gateway.realtime.room import Share
 
 MAX_ITEMS = MAX_MESSAGES
 MAX_CHARACTERS = 1 << 20  # of all items together
@@ -15,8 +16,14 @@ MAX_CHARACTERS = 1 << 20  # of all items together
 class Conversation:
     """Items in order. Responses take them as they are at their beginning, and add to them at their end."""
 
-    def __init__(self) -> None:
+    def __init__(self, share: Share) -> None:
+        """Begin an empty one.
+
+        Args:
+            share: what its items take their room from.
+        """
         self.id = f"conv_{uuid.uuid4().hex[:24]}"
+        self._share = share
         self._items: dict[str, Item] = {}  # in order
         self._num_characters = 0
 
@@ -30,11 +37,6 @@ class Conversation:
         """The id of the last item."""
         return next(reversed(self._items), None)
 
-    def fits(self, item: Item) -> bool:
-        """Whether there is room for one more, and its id is not taken."""
-        fits = len(self._items) < MAX_ITEMS and self._num_characters + item.num_characters <= MAX_CHARACTERS
-        return fits and item.id not in self._items
-
     def add(self, item: Item, after: str | None = None) -> tuple[Item, str | None]:
         """Add an item, at the end or after another one; one without an id gets one.
 
@@ -46,26 +48,21 @@ class Conversation:
             The item, and the id of the one before it.
 
         Raises:
-            BadRequest: the id is taken, `after` isn't there, or the conversation is full.
+            BadRequest: the id is taken, `after` isn't there, or there is no room for it.
         """
         if item.id is None:
             item = msgspec.structs.replace(item, id=new_id())
         assert item.id is not None
         if item.id in self._items:
             raise BadRequest("`item.id` is taken: leave it out, or choose another one", param="item.id")
-        if not self.fits(item):
-            raise BadRequest(
-                f"The conversation has {len(self._items)} items and {self._num_characters} characters, of at most "
-                f"{MAX_ITEMS} and {MAX_CHARACTERS}: delete some with `conversation.item.delete`",
-                param="item",
-                code="conversation_full",
-            )
+        if after not in (None, "root") and after not in self._items:
+            raise _unknown(str(after), "previous_item_id")
+        self._take_room(item)
         if after is None:
             previous = self.last_id
             self._items[item.id] = item
         else:
             previous = self._insert(item.id, item, after)
-        self._num_characters += item.num_characters
         return item, previous
 
     def get(self, item_id: str, *, field: str) -> Item:
@@ -81,11 +78,28 @@ class Conversation:
         if item is None:
             raise _unknown(item_id, field)
         self._num_characters -= item.num_characters
+        self._share.take(-item.num_characters)
+
+    def _take_room(self, item: Item) -> None:
+        size = item.num_characters
+        if len(self._items) >= MAX_ITEMS or self._num_characters + size > MAX_CHARACTERS:
+            raise BadRequest(
+                f"The conversation has {len(self._items)} items and {self._num_characters} characters, of at most "
+                f"{MAX_ITEMS} and {MAX_CHARACTERS}: delete some with `conversation.item.delete`",
+                param="item",
+                code="conversation_full",
+            )
+        if not self._share.take(size):
+            raise BadRequest(
+                "All conversations of your sockets together hold as many characters as they may: delete items with "
+                "`conversation.item.delete`, or close sockets",
+                param="item",
+                code="conversation_full",
+            )
+        self._num_characters += size
 
     def _insert(self, item_id: str, item: Item, after: str) -> str | None:
         ids = list(self._items)
-        if after != "root" and after not in self._items:
-            raise _unknown(after, "previous_item_id")
         place = 0 if after == "root" else ids.index(after) + 1
         behind = {name: self._items.pop(name) for name in ids[place:]}
         self._items[item_id] = item

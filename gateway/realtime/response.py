@@ -1,5 +1,6 @@
 """One response on a realtime socket: the same path as HTTP, told in events."""
 
+import contextlib
 import time
 import uuid
 from collections.abc import Awaitable, Callable
@@ -7,7 +8,7 @@ from typing import Any
 
 import structlog
 
-from gateway.api.errors import ApiError, ClientLeft, InternalError, from_worker
+from gateway.api.errors import ApiError, BadRequest, ClientLeft, InternalError, from_worker
 from gateway.api.logprobs import chat_logprobs
 from gateway.api.reading import Reading, Told, readings
 from gateway.api.running import chat_tokens, find_model, job_of, running
@@ -144,8 +145,8 @@ class Response:
 
     def _join(self) -> None:
         if self._ask.joins:
-            for item in self._output.items:
-                if self._conversation.fits(item):
+            with contextlib.suppress(BadRequest):  # there is no room for it: the client has it all the same
+                for item in self._output.items:
                     self._conversation.add(item)
 
     async def _tell(self, said: list[str]) -> None:

@@ -9,6 +9,7 @@ import msgspec
 from gateway.api.errors import BadRequest
 from gateway.realtime.asking import ask
 from gateway.realtime.conversation import Conversation
+from gateway.realtime.room import Share
 
 MAX_BYTES = 256 << 10  # of a session, as JSON
 
@@ -18,7 +19,15 @@ _OF_A_RESPONSE = ("input", "messages", "conversation", "metadata")
 class Session:
     """Fields of a response that are taken where a `response.create` leaves them out."""
 
-    def __init__(self, model: str) -> None:
+    def __init__(self, model: str, share: Share) -> None:
+        """Begin with no defaults but a model, or an empty string.
+
+        Args:
+            model: named with the socket's address.
+            share: what the fields take their room from.
+        """
+        self._share = share
+        self._size = 0
         self.id = f"sess_{uuid.uuid4().hex[:24]}"
         self._fields: dict[str, Any] = {"model": model} if model else {}
 
@@ -45,10 +54,13 @@ class Session:
             name: value for name, value in changes.items() if name not in ("type", "object", "id", *_OF_A_RESPONSE)
         }
         fields = {name: value for name, value in (self._fields | wanted).items() if value is not None}
-        ask({"model": "any"} | fields | {"input": "any"}, Conversation(), root="session")
-        if len(msgspec.json.encode(fields)) > MAX_BYTES:
+        ask({"model": "any"} | fields | {"input": "any"}, Conversation(self._share), root="session")
+        size = len(msgspec.json.encode(fields))
+        if size > MAX_BYTES:
             raise BadRequest(f"The session is over {MAX_BYTES >> 10} KiB: shorten it", param="session")
-        self._fields = fields
+        if not self._share.take(size - self._size):
+            raise BadRequest("Your sockets together hold as much as they may: close some", param="session")
+        self._fields, self._size = fields, size
 
     def fields_of(self, response: Mapping[str, Any]) -> dict[str, Any]:
         """Return the fields of a response: its own, and those of the session that it leaves out."""

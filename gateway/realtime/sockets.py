@@ -13,6 +13,7 @@ from typing import Protocol
 import structlog
 
 from gateway.api.errors import Overloaded, RateLimited
+from gateway.realtime.room import Room
 from tenants.contracts import KeyGrant
 
 RECHECK_SECONDS = 10.0
@@ -44,10 +45,17 @@ class Most:
 
 
 class Sockets:
-    """Owned by the web process; `most` bounds it."""
+    """Owned by the web process.
 
-    def __init__(self, most: Most) -> None:
+    Args:
+        most: how many there may be.
+        slow_seconds: that an event may wait for its socket's reader.
+    """
+
+    def __init__(self, most: Most, slow_seconds: float) -> None:
         self._most = most
+        self.slow_seconds = slow_seconds
+        self.room = Room()
         self._held: dict[Checked, tuple[str, str]] = {}  # tenant and key of each
         self._tenants: Counter[str] = Counter()
         self._keys: Counter[str] = Counter()

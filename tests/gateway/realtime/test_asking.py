@@ -8,20 +8,26 @@ from gateway.api.errors import BadRequest
 from gateway.realtime.asking import ask
 from gateway.realtime.conversation import Conversation
 from gateway.realtime.items import read_item
+from gateway.realtime.room import Room
 
 BASE = {"model": "m", "input": "hello"}
 
 
+def empty() -> Conversation:
+    """Return a conversation with room."""
+    return Conversation(Room().share("a"))
+
+
 def messages(fields: dict[str, Any], conversation: Conversation | None = None) -> list[dict[str, Any]]:
     """Return the chat messages that `fields` ask for."""
-    return ask(fields, conversation or Conversation()).request.conversation()
+    return ask(fields, conversation or empty()).request.conversation()
 
 
 def test_fields_keep_their_meaning() -> None:
     """Fields of both surfaces go over as they are, renamed ones under chat's name."""
     asked = ask(
         BASE | {"temperature": 0.5, "max_output_tokens": 7, "session_id": "s", "instructions": "Be brief."},
-        Conversation(),
+        empty(),
     )
     assert asked.request.temperature == 0.5
     assert asked.request.limit == 7
@@ -46,12 +52,12 @@ def test_fields_keep_their_meaning() -> None:
 )
 def test_who_joins_the_conversation(fields: dict[str, Any], joins: bool) -> None:
     """Responses join as OpenAI's do; those of the stateless alias don't, unless they say so."""
-    assert ask({"model": "m"} | fields, Conversation()).joins is joins
+    assert ask({"model": "m"} | fields, empty()).joins is joins
 
 
 def test_infinite_output_is_no_limit() -> None:
     """`inf` is as good as nothing."""
-    assert ask(BASE | {"max_output_tokens": "inf"}, Conversation()).request.limit == 0
+    assert ask(BASE | {"max_output_tokens": "inf"}, empty()).request.limit == 0
 
 
 def test_tools_are_nested() -> None:
@@ -59,7 +65,7 @@ def test_tools_are_nested() -> None:
     parameters = {"type": "object", "properties": {"city": {"type": "string"}}}
     tools = [{"type": "function", "name": "weather", "description": "d", "parameters": parameters}]
     choice = {"type": "function", "name": "weather"}
-    request = ask(BASE | {"tools": tools, "tool_choice": choice}, Conversation()).request
+    request = ask(BASE | {"tools": tools, "tool_choice": choice}, empty()).request
     assert request.tools is not None
     assert request.tools[0].function.name == "weather"
     assert request.tools[0].function.parameters == parameters
@@ -86,7 +92,7 @@ def test_calls_and_their_outputs_are_messages() -> None:
 
 def test_conversation_and_references() -> None:
     """Without an input the conversation speaks; an input may name its items."""
-    conversation = Conversation()
+    conversation = empty()
     conversation.add(read_item({"role": "user", "content": "one", "id": "first"}, "item"))
     conversation.add(read_item({"role": "assistant", "content": "two"}, "item"))
     asked = ask({"model": "m"}, conversation)
@@ -130,7 +136,7 @@ def test_conversation_and_references() -> None:
 def test_what_is_refused_is_named(fields: dict[str, Any], param: str) -> None:
     """The field is named as the client wrote it, in `param` and in the message."""
     with pytest.raises(BadRequest) as caught:
-        ask(BASE | fields, Conversation())
+        ask(BASE | fields, empty())
     assert caught.value.param == param
     assert param in caught.value.message
 

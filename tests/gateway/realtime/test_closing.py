@@ -131,6 +131,39 @@ def test_client_that_resets(stack: Stack, tenant: TenantInTest) -> None:
     assert {record["finish_reason"] for record in records} == {"cancelled"}
 
 
+def test_many_that_vanish_leave_no_trace(stack: Stack, tenant: TenantInTest) -> None:
+    """However clients go, in the middle of responses and before their handshakes' ends: their places are free again."""
+    process, port = stack.start_web(REALTIME_SOCKETS="8")
+    raw = tenant.key()
+    try:
+        for number in range(24):
+            with sockets.create_connection(("127.0.0.1", port)) as early:
+                early.sendall(b"GET /v1/realtime HTTP/1.1\r\nHost: a\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n")
+            with wait_for(lambda: let_in(stack, raw, port)) as socket:
+                for _ in range(2):
+                    create(socket, **ENDLESS)
+                if number % 2:
+                    socket.socket.setsockopt(sockets.SOL_SOCKET, sockets.SO_LINGER, struct.pack("ii", 1, 0))
+                socket.socket.shutdown(sockets.SHUT_RDWR)
+        records = wait_for(lambda: len(tenant.usage()) == 48 and tenant.usage())
+        assert {record["finish_reason"] for record in records} == {"cancelled"}
+        held = [wait_for(lambda: let_in(stack, raw, port)) for _ in range(4)]
+        assert let_in(stack, raw, port) is None
+        for socket in held:
+            socket.close()
+    finally:
+        process.stop()
+
+
+def let_in(stack: Stack, raw: str, port: int) -> ClientConnection | None:
+    """Return an open socket, if there is room for one."""
+    headers = {"authorization": f"Bearer {raw}"}
+    try:
+        return connect(f"ws://127.0.0.1:{port}/v1/realtime", additional_headers=headers, proxy=None, legacy=True)
+    except InvalidStatus:
+        return None
+
+
 def test_frames_after_a_close_are_passed_over(stack: Stack, tenant: TenantInTest) -> None:
     """What a client goes on to send once it has been sent away starts nothing."""
     with dial(stack, tenant.key()) as socket:

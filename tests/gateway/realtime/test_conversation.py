@@ -10,11 +10,17 @@ from gateway.api.errors import BadRequest
 from gateway.realtime import conversation as module
 from gateway.realtime.conversation import Conversation
 from gateway.realtime.items import Item, MessageItem, read_item
+from gateway.realtime.room import Room
 from gateway.realtime.session import MAX_BYTES, Session
 from tests.gateway.realtime.dialling import HELLO, create, dial, receive, send, until, until_done
 from tests.gateway.wire.stack import Stack, TenantInTest
 
 SHORT = {"model": "tiny", "temperature": 0, "ignore_eos": True, "max_output_tokens": 6}
+
+
+def empty() -> Conversation:
+    """Return a conversation with room."""
+    return Conversation(Room().share("a"))
 
 
 def message(text: str, name: str | None = None) -> Item:
@@ -29,7 +35,7 @@ def names(conversation: Conversation) -> list[str | None]:
 
 def test_places() -> None:
     """An item goes to the end, to the beginning, or behind another one; the one before it is told."""
-    conversation = Conversation()
+    conversation = empty()
     assert conversation.add(message("b", "b"))[1] is None
     assert conversation.add(message("d", "d"))[1] == "b"
     assert conversation.add(message("a", "a"), "root")[1] is None
@@ -42,7 +48,7 @@ def test_places() -> None:
 
 def test_wrong_places_change_nothing() -> None:
     """A taken id, an unknown neighbour and an unknown item are refused by name."""
-    conversation = Conversation()
+    conversation = empty()
     conversation.add(message("a", "a"))
     for call, param in (
         (lambda: conversation.add(message("b", "a")), "item.id"),
@@ -60,7 +66,7 @@ def test_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
     """Items and characters are bounded; what is deleted makes room."""
     monkeypatch.setattr(module, "MAX_ITEMS", 3)
     monkeypatch.setattr(module, "MAX_CHARACTERS", 10)
-    conversation = Conversation()
+    conversation = empty()
     conversation.add(message("12345", "a"))
     with pytest.raises(BadRequest) as caught:
         conversation.add(message("123456", "b"))
@@ -69,13 +75,42 @@ def test_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
     conversation.remove("a", field="item_id")
     conversation.add(message("1", "c"))
     conversation.add(message("1", "d"))
-    assert not conversation.fits(message(""))
+    with pytest.raises(BadRequest, match="3 items"):
+        conversation.add(message("", "e"))
+
+
+def test_room_of_a_process_and_of_a_tenant() -> None:
+    """Sockets of one tenant share a bound, all of them another; what is deleted or left goes back."""
+    room = Room(process=30, tenant=20)
+    one, two = Conversation(room.share("a")), Conversation(share := room.share("a"))
+    other = Conversation(room.share("b"))
+    one.add(message("x" * 12, "1"))
+    two.add(message("x" * 8, "2"))
+    for conversation, size in ((one, 1), (two, 1), (other, 11)):
+        with pytest.raises(BadRequest) as caught:
+            conversation.add(message("x" * size, "3"))
+        assert caught.value.error_code == "conversation_full"
+    other.add(message("x" * 10, "3"))
+    one.remove("1", field="item_id")
+    two.add(message("x" * 12, "4"))
+    share.close()
+    one.add(message("x" * 20, "5"))
+
+
+def test_a_session_takes_room_too() -> None:
+    """What it is set to counts by what it is now, not by all that it has been."""
+    room = Room(tenant=400)
+    session = Session("tiny", room.share("a"))
+    for _ in range(5):
+        session.update({"instructions": "x" * 300})
+    with pytest.raises(BadRequest, match="sockets together"):
+        Session("tiny", room.share("a")).update({"instructions": "x" * 100})
 
 
 @given(st.lists(st.tuples(st.integers(0, 9), st.integers(-2, 9)), max_size=40))
 def test_order_is_that_of_a_list(steps: list[tuple[int, int]]) -> None:
     """Whatever is added and removed where, the items are those of a plain list."""
-    conversation, plain = Conversation(), []  # type: ignore[var-annotated]
+    conversation, plain = empty(), []  # type: ignore[var-annotated]
     for number, place in steps:
         name = str(number)
         if name in plain:
@@ -92,7 +127,7 @@ def test_order_is_that_of_a_list(steps: list[tuple[int, int]]) -> None:
 
 def test_session_takes_all_or_nothing() -> None:
     """A wrong field leaves the session as it was; null clears one; what belongs to a response is refused."""
-    session = Session("tiny")
+    session = Session("tiny", Room().share("a"))
     session.update({"type": "realtime", "instructions": "Be brief.", "temperature": 0.5, "max_output_tokens": 9})
     wrong: list[tuple[dict[str, Any], str]] = [
         ({"instructions": "x", "temperature": 9}, "session.temperature"),
@@ -120,7 +155,7 @@ def test_session_takes_all_or_nothing() -> None:
 
 def test_session_may_come_back_as_it_was_told() -> None:
     """What `session.created` shows can be sent back as an update."""
-    session = Session("tiny")
+    session = Session("tiny", Room().share("a"))
     session.update(session.object())
     assert session.object()["id"] == session.id
 
@@ -194,7 +229,7 @@ def test_items_of_every_kind_are_shown_as_they_came() -> None:
     """Calls and their outputs keep their ids; a text that came as a string is shown as a part."""
     call = read_item({"type": "function_call", "id": "i", "name": "f", "arguments": "{}", "call_id": "c"}, "item")
     output = read_item({"type": "function_call_output", "call_id": "c", "output": "5"}, "item")
-    conversation = Conversation()
+    conversation = empty()
     for item in (call, output):
         conversation.add(item)
     assert names(conversation)[0] == "i"

@@ -26,7 +26,7 @@ def test_idle_socket_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
         async def look_up(_digest: str) -> KeyGrant:
             return grant("a", "k")
 
-        held = Sockets(Most.of(10))
+        held = Sockets(Most.of(10), 15.0)
         web: Any = SimpleNamespace(keys=KeyCache(look_up, "pepper"), sockets=held, drain=Drain(1.0))
         sent: list[dict[str, Any]] = []
         incoming: asyncio.Queue[dict[str, Any]] = asyncio.Queue()

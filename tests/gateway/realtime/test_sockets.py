@@ -66,7 +66,7 @@ def test_each_bound_refuses_in_its_own_words() -> None:
     """Of a process 503, of a tenant and of a key 429; who leaves makes room, and a member's console is no key."""
 
     async def scenario() -> None:
-        sockets = Sockets(Most(process=4, tenant=3, key=2))
+        sockets = Sockets(Most(process=4, tenant=3, key=2), 15.0)
         held = [Counted() for _ in range(4)]
         for socket in held[:2]:
             sockets.enter(socket, grant("a", "k"))
@@ -97,7 +97,7 @@ def test_changes_check_whom_they_concern() -> None:
     """A changed key's sockets are checked, a changed tenant's too; one that is being checked is checked again."""
 
     async def scenario() -> None:
-        sockets = Sockets(Most.of(100))
+        sockets = Sockets(Most.of(100), 15.0)
         one, two, other = Counted(), Counted(), Counted()
         for socket, given in ((one, grant("a", "k1")), (two, grant("a", "k2")), (other, grant("b", "k3"))):
             sockets.enter(socket, given)
@@ -121,7 +121,7 @@ def test_everybody_is_checked_by_and_by(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(module, "STEP_SECONDS", 0.001)
 
     async def scenario() -> None:
-        sockets = Sockets(Most.of(1000))
+        sockets = Sockets(Most.of(1000), 15.0)
         sockets.start()
         held = [Counted() for _ in range(100)]
         held[7].may_end.clear()
