@@ -8,6 +8,7 @@ Several processes share the work because most of it is compiling, on the CPU.
 import argparse
 import itertools
 import json
+import math
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -196,7 +197,10 @@ def draws(vocab: int) -> Check:
     def check(ops: Ops) -> float:
         kinds = itertools.product((0.0, 0.3, 1.0, 5.0), (0, 1, 40), (1.0, 0.9, 0.1))
         how = torch.tensor(list(kinds), dtype=torch.float64, device=ops.device)
-        how = torch.cat((how, torch.rand(len(how), 1, dtype=torch.float64, device=ops.device)), 1)
+        numbers = torch.rand(len(how), 1, dtype=torch.float64, device=ops.device)
+        floors = torch.full_like(numbers, -math.inf)
+        floors[::2] = -2.0
+        how = torch.cat((how, numbers, floors), 1)
         logits = (4 * _normal(ops, len(how), vocab)).contiguous()
         return float((ops.sample(logits, how) != ReferenceOps(ops.device, ops.dtype).sample(logits, how)).sum())
 

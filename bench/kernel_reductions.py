@@ -1,5 +1,6 @@
 """The reductions of logits, and the joining of attention's parts, of `bench.kernels`, beside torch."""
 
+import math
 from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import chain
@@ -46,7 +47,7 @@ def _logits(ops: Ops, count: int, vocab: int) -> Iterator[Case]:
     logits = [torch.randn(count, vocab).mul_(3).to(ops.dtype) for _ in range(SETS)]
     tokens = torch.zeros((count, BEST), dtype=torch.int64)
     free, best, nucleus = (
-        torch.tensor([[1.0, top_k, top_p, 0.7]] * count, dtype=torch.float64)
+        torch.tensor([[1.0, top_k, top_p, 0.7, -math.inf]] * count, dtype=torch.float64)
         for top_k, top_p in ((0, 1.0), (TOP_K, 1.0), (0, TOP_P))
     )
     cases: tuple[tuple[str, Call, Call], ...] = (

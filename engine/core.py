@@ -242,6 +242,7 @@ def _ready(runner: "ModelRunner") -> ipc.ReadyFrame:
         device=runner.device,
         kernel_backend=runner.kernel_backend,
         pid=os.getpid(),
+        embedding_size=runner.embedding_size,
     )
 
 

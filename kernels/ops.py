@@ -193,15 +193,24 @@ class Ops(ABC):
     def sample(self, logits: torch.Tensor, how: torch.Tensor) -> torch.Tensor:
         """Draw a token for each row of `logits` `[N, V]`: int64 `[N]`. Nothing waits for the device.
 
-        `how` `[N, 4]` float64 has for each row its
+        `how` `[N, 5]` float64 has for each row its
 
         - temperature: 0 takes the first best token, as does a row whose best logit is not finite;
         - top_k: only so many best tokens have a weight, 0 for all of them;
         - top_p: of those, only the best whose weights together reach this share of all, 1 for all of them;
-        - number in [0, 1): drawn is the first token whose cumulative weight, in the order of ids, exceeds this share.
+        - number in [0, 1): drawn is the first token whose cumulative weight, in the order of ids, exceeds this share;
+        - floor: tokens whose weight has a natural logarithm under this, at most 0, are left out of that; -inf for none.
 
         A weight is `exp((logit - best) / temperature)`, and nothing under e^-87. The best come first, equal logits by
         token; the best one always counts. A row's token depends on nothing else in the batch.
+        """
+
+    @abstractmethod
+    def mask(self, logits: torch.Tensor, rows: torch.Tensor, words: torch.Tensor) -> None:
+        """Put -inf into `logits` `[N, V]`, float32 and contiguous, wherever the bit of a row's mask is 0, in place.
+
+        `rows` `[M]` int64 names the rows that have one, each once; `words` `[M, ceil(V / 32)]` int32: bit `i % 32` of
+        word `i // 32` is token `i`'s.
         """
 
     @abstractmethod

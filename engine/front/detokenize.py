@@ -18,18 +18,23 @@ _LONGEST_CHARACTER = 4  # bytes of UTF-8, so at most as many byte tokens
 class Utf8Stream:
     """Incremental decoding of one output, special tokens skipped; what it returns joins to the decoding of all tokens.
 
+    Special tokens among `shown` are written as they are named.
+
     Byte-fallback tokenizers decode a run of bytes as a whole, so a run that turns out invalid after a part of it was
     returned keeps that part.
     """
 
-    def __init__(self, tokenizer: Tokenizer) -> None:
+    def __init__(self, tokenizer: Tokenizer, shown: frozenset[int] = frozenset()) -> None:
         self._tokenizer = tokenizer
+        self._shown = shown
         self._context: list[int] = []  # tokens of the last text returned: what follows decodes after them
         self._pending: list[int] = []
         self._stream = DecodeStream(skip_special_tokens=True)
 
     def push(self, token_id: int) -> str:
         """Return the text that this token completes; empty while a character is incomplete."""
+        if token_id in self._shown:
+            return self.flush() + (self._tokenizer.id_to_token(token_id) or "")
         self._pending.append(token_id)
         try:
             text = self._stream.step(self._tokenizer, token_id)
@@ -99,13 +104,16 @@ class StopFilter:
         self._matched = [0] * len(strings.stops)  # of each stop string, the characters that the text ends with
         self._held = ""  # as many as the longest of them
 
-    def push(self, text: str) -> tuple[str, bool]:
-        """Return `(text that may leave, whether a stop string is complete)`; nothing may be pushed after a stop."""
+    def push(self, text: str, *, too_early: bool = False) -> tuple[str, bool]:
+        """Return `(text that may leave, whether a stop string is complete)`; nothing may be pushed after a stop.
+
+        One that would be complete with a text that comes `too_early` is none; one that only begins there may be.
+        """
         if not self._held and not self._strings.may_begin_in(text):
             return text, False
         ends = []
         for number, (stop, borders) in enumerate(zip(self._strings.stops, self._strings.borders, strict=True)):
-            self._matched[number], end = _advance(stop, borders, self._matched[number], text)
+            self._matched[number], end = _advance(stop, borders, self._matched[number], text, goes_on=too_early)
             if end:
                 ends.append((end, -len(stop)))
         held = self._held + text
@@ -124,8 +132,15 @@ class StopFilter:
         return held
 
 
-def _advance(stop: str, borders: Sequence[int], matched: int, text: str) -> tuple[int, int]:
+def _advance(stop: str, borders: Sequence[int], matched: int, text: str, *, goes_on: bool = False) -> tuple[int, int]:
     """Follow `stop` through `text`, given how much of it had matched before.
+
+    Args:
+        stop: a stop string.
+        borders: see `_borders`.
+        matched: how many of its first characters the text before ends with.
+        text: what comes then.
+        goes_on: it ends nothing where it is complete.
 
     Returns:
         How many of its first characters the text now ends with, and where in `text` it is complete; 0: nowhere.
@@ -142,7 +157,9 @@ def _advance(stop: str, borders: Sequence[int], matched: int, text: str) -> tupl
         if stop[matched] == character:
             matched += 1
             if matched == len(stop):
-                return 0, position + 1
+                if not goes_on:
+                    return 0, position + 1
+                matched = borders[-1]  # the next one may have begun in it
     return matched, 0
 
 
@@ -168,14 +185,24 @@ class Piece:
 
 
 class TextStream:
-    """The text of one output. A token among `end_tokens` that ends it counts and has no text."""
+    """The text of one output. A token among `end_tokens` that ends it counts and has no text.
+
+    No stop string ends it before it has `min_tokens` tokens. Of special tokens only those that are `shown` have a text.
+    """
 
     def __init__(
-        self, tokenizer: Tokenizer, stops: StopStrings | None = None, end_tokens: frozenset[int] = frozenset()
+        self,
+        tokenizer: Tokenizer,
+        stops: StopStrings | None = None,
+        end_tokens: frozenset[int] = frozenset(),
+        min_tokens: int = 0,
+        *,
+        shown: frozenset[int] = frozenset(),
     ) -> None:
-        self._characters = Utf8Stream(tokenizer)
+        self._characters = Utf8Stream(tokenizer, shown)
         self._filter = StopFilter(stops or StopStrings())
         self._end_tokens = end_tokens
+        self._num_early = max(0, min_tokens - 1)  # tokens to come that end nothing
         self._stopped = False
 
     def push(self, token_ids: Sequence[int], *, ended: bool = False) -> Piece:
@@ -185,13 +212,14 @@ class TextStream:
             token_ids: at least one.
             ended: the model ended the output with the last of them.
         """
-        if len(token_ids) == 1 and not ended:  # nearly always: what follows comes to the same
+        if len(token_ids) == 1 and not ended and not self._num_early:  # nearly always: what follows comes to the same
             text, self._stopped = self._filter.push(self._characters.push(token_ids[0]))
             return Piece(text, 1, self._stopped)
         shown = token_ids[:-1] if ended and token_ids[-1] in self._end_tokens else token_ids
         parts = []
         for count, token_id in enumerate(shown, start=1):
-            text, self._stopped = self._filter.push(self._characters.push(token_id))
+            text, self._stopped = self._filter.push(self._characters.push(token_id), too_early=self._num_early > 0)
+            self._num_early = max(0, self._num_early - 1)
             parts.append(text)
             if self._stopped:
                 return Piece("".join(parts), count, True)
@@ -201,5 +229,5 @@ class TextStream:
         """Return the held-back rest at the end of an output; where a stop string ended it there is none."""
         if self._stopped:
             return ""
-        text, stopped = self._filter.push(self._characters.flush())
+        text, stopped = self._filter.push(self._characters.flush(), too_early=self._num_early > 0)
         return text if stopped else text + self._filter.flush()

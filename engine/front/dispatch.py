@@ -29,7 +29,7 @@ from engine.front.live_request import (
     submit_frame,
 )
 from engine.front.meter import IdentityTooLongError, Meter
-from engine.front.outputs import Outputs, SeveralOutputs
+from engine.front.outputs import Embedding, Outputs, SeveralOutputs
 from engine.front.ranking import Beams, SampledBest
 from engine.front.table import Counters
 from engine.model.folder import ModelFolder
@@ -67,6 +67,7 @@ class Dispatcher:
         self._tokenizer: Tokenizer | None = None
         self._grammars: GrammarJudge | None = None
         self._judged: set[int] = set()  # handles of requests whose grammars are being judged: the core has none of them
+        self.embedding_size = 0  # of the model, as the core says; 0: it tells no hidden states
         self.unavailable = "the engine core is starting"  # why submits are refused; empty: they are taken
         self.draining = False
         self.idle = asyncio.Event()  # set while there is no request
@@ -156,6 +157,8 @@ class Dispatcher:
             check_grammar(submit)
         except InvalidSubmitError as error:
             return _refused(RefusalCode.INVALID, str(error), error.field)
+        if not self.embedding_size and (field := _needs_hidden(submit)):
+            return _refused(RefusalCode.INVALID, f"this model cannot serve {field}: leave it out", field)
         num_asked = num_generated(submit)
         if self._num_outputs[submit.tenant] + num_asked > MAX_TENANT_OUTPUTS:
             message = f"the tenant's requests on this worker may have {MAX_TENANT_OUTPUTS} outputs: try again soon"
@@ -217,12 +220,16 @@ class Dispatcher:
         if not sampling.ignore_eos:
             end_tokens = end_tokens.union(self._folder.eos_token_ids)
         stops = StopStrings(sampling.stop)
-        texts = [TextStream(self._tokenizer, stops, end_tokens) for _ in range(count)]
+        shown = frozenset(sampling.shown_token_ids)
+        texts = [TextStream(self._tokenizer, stops, end_tokens, sampling.min_tokens, shown=shown) for _ in range(count)]
+        if submit.embed:
+            return Embedding(stream, texts)
+        scored = sampling.HasField("logprobs")
         if submit.HasField("beam_search"):
-            return Beams(stream, texts, count)
+            return Beams(stream, texts, count, scored=scored)
         if count > num_outputs(submit):
-            return SampledBest(stream, texts, num_outputs(submit))
-        return SeveralOutputs(stream, texts) if count > 1 else Outputs(stream, texts)
+            return SampledBest(stream, texts, num_outputs(submit), scored=scored)
+        return (SeveralOutputs if count > 1 else Outputs)(stream, texts, scored=scored)
 
     def _take(self, request: LiveRequest, output: ipc.Output) -> bool:
         """Apply one output. Return True when a stop string ended it while the core still runs it."""
@@ -282,6 +289,13 @@ class Dispatcher:
         self._request_ids.discard(request.metered.identity.request_id)
         if not self._request_ids:
             self.idle.set()
+
+
+def _needs_hidden(submit: pb.Submit) -> str:
+    """Return the field of a request that takes hidden states of all tokens of the prompt; empty: none does."""
+    if submit.embed:
+        return "embed"
+    return "prompt_logprobs" if submit.sampling.HasField("prompt_logprobs") else ""
 
 
 def _refused(code: RefusalCode, message: str, field: str = "") -> pb.Refused:

@@ -1,6 +1,5 @@
 """A request while the core works on it: what it asks for, its counters and its outputs."""
 
-import math
 import time
 from dataclasses import dataclass, field
 
@@ -23,6 +22,19 @@ _ID_MAX_BYTES = {"request_id": 128, "tenant": 128, "project": 128, "key": 128, "
 _MAX_STOPS = 64
 _MAX_STOP_CHARACTERS = 4096
 _MAX_ALL_STOPS_CHARACTERS = 16384
+_MAX_STOP_TOKENS = 1024
+_MAX_BIASED_TOKENS = 1024
+_MAX_BIAS = 100.0  # either way
+_BOUNDS = {  # of numbers in `Sampling`
+    "temperature": (0.0, 100.0),
+    "top_p": (0.0, 1.0),
+    "min_p": (0.0, 1.0),
+    "frequency_penalty": (-2.0, 2.0),
+    "presence_penalty": (-2.0, 2.0),
+}
+_NOT_FOR_BEAMS = ("min_p", "min_tokens", "frequency_penalty", "presence_penalty", "logit_bias")
+_LEAST_REPETITION, _MOST_REPETITION = 0.01, 10.0
+_FLOAT32 = 1e-7  # what 0.01 may lack as one
 _MAX_OUTPUTS = 128
 _MIN_BEAMS, _MAX_BEAMS = 2, 64
 _MAX_SESSION_SECONDS = 30 * 86400
@@ -91,7 +103,7 @@ def check_submit(submit: pb.Submit, vocab_size: int) -> None:
             "prompt", f"the prompt has a token id >= {vocab_size}, the size of this model's vocabulary"
         )
     if submit.HasField("sampling"):
-        _check_sampling(submit.sampling)
+        _check_sampling(submit.sampling, vocab_size)
     if submit.n > _MAX_OUTPUTS:
         raise InvalidSubmitError("n", f"n is {submit.n}: ask for at most {_MAX_OUTPUTS} outputs")
     if submit.best_of and not num_outputs(submit) <= submit.best_of <= _MAX_OUTPUTS:
@@ -100,6 +112,8 @@ def check_submit(submit: pb.Submit, vocab_size: int) -> None:
         )
     if submit.HasField("beam_search"):
         _check_beams(submit)
+    if submit.embed:
+        _check_embed(submit)
 
 
 def _check_ids(submit: pb.Submit) -> None:
@@ -115,6 +129,20 @@ def _check_ids(submit: pb.Submit) -> None:
         raise InvalidSubmitError(
             "session_ttl", f"session_ttl is {submit.session_seconds}: choose 0 to {_MAX_SESSION_SECONDS} seconds"
         )
+
+
+def _check_embed(submit: pb.Submit) -> None:
+    sampling = submit.sampling
+    asked = {
+        "n": num_outputs(submit) > 1,
+        "best_of": submit.best_of > 1,
+        "beam_width": submit.HasField("beam_search"),
+        "grammar": sampling.HasField("grammar"),
+        "logprobs": sampling.HasField("logprobs"),
+    }
+    for name, is_asked in asked.items():
+        if is_asked:
+            raise InvalidSubmitError(name, f"{name} is of no use to a request to embed, which generates nothing")
 
 
 def _check_beams(submit: pb.Submit) -> None:
@@ -134,13 +162,61 @@ def _check_beams(submit: pb.Submit) -> None:
         raise InvalidSubmitError("best_of", "best_of chooses among sampled outputs: leave it out of a beam search")
     if submit.sampling.stop:
         raise InvalidSubmitError("stop", "stop strings cannot end a beam: use stop_token_ids in a beam search")
+    for name in _NOT_FOR_BEAMS:
+        if getattr(submit.sampling, name):
+            raise InvalidSubmitError(name, f"{name} changes what is sampled: leave it out of a beam search")
+    if submit.sampling.repetition_penalty not in (0.0, 1.0):
+        raise InvalidSubmitError(
+            "repetition_penalty", "repetition_penalty changes what is sampled: leave it out of a beam search"
+        )
+    if submit.sampling.HasField("grammar"):
+        raise InvalidSubmitError("grammar", "beams follow no grammar: leave it out of a beam search")
 
 
-def _check_sampling(sampling: pb.Sampling) -> None:
-    if not (math.isfinite(sampling.temperature) and 0 <= sampling.temperature <= 100):
-        raise InvalidSubmitError("temperature", f"temperature is {sampling.temperature}: choose 0 to 100")
-    if not (math.isfinite(sampling.top_p) and 0 <= sampling.top_p <= 1):
-        raise InvalidSubmitError("top_p", f"top_p is {sampling.top_p}: choose 0 to 1")
+def _check_sampling(sampling: pb.Sampling, vocab_size: int) -> None:
+    for name, (least, most) in _BOUNDS.items():
+        value = getattr(sampling, name)
+        if not least <= value <= most:  # nor is it NaN
+            raise InvalidSubmitError(name, f"{name} is {value:g}: choose {least:g} to {most:g}")
+    repetition = sampling.repetition_penalty
+    if repetition != 0 and not _LEAST_REPETITION - _FLOAT32 <= repetition <= _MOST_REPETITION:
+        raise InvalidSubmitError(
+            "repetition_penalty",
+            f"repetition_penalty is {repetition:g}: choose {_LEAST_REPETITION:g} to {_MOST_REPETITION:g}; 1 is off",
+        )
+    if 0 < sampling.max_tokens < sampling.min_tokens:
+        raise InvalidSubmitError(
+            "min_tokens",
+            f"min_tokens is {sampling.min_tokens}: choose at most max_tokens, which is {sampling.max_tokens}",
+        )
+    _check_bias(sampling, vocab_size)
+    _check_stops(sampling)
+
+
+def _check_bias(sampling: pb.Sampling, vocab_size: int) -> None:
+    bias = sampling.logit_bias
+    if len(bias) > _MAX_BIASED_TOKENS:
+        raise InvalidSubmitError(
+            "logit_bias", f"logit_bias has {len(bias)} tokens: give at most {_MAX_BIASED_TOKENS} of them"
+        )
+    for token, value in bias.items():
+        if token >= vocab_size:
+            raise InvalidSubmitError(
+                "logit_bias",
+                f"logit_bias has the token id {token}: this model's vocabulary goes from 0 to {vocab_size - 1}",
+            )
+        if not abs(value) <= _MAX_BIAS:  # nor is it NaN
+            raise InvalidSubmitError(
+                "logit_bias", f"logit_bias of token {token} is {value:g}: choose {-_MAX_BIAS:g} to {_MAX_BIAS:g}"
+            )
+
+
+def _check_stops(sampling: pb.Sampling) -> None:
+    if len(sampling.stop_token_ids) > _MAX_STOP_TOKENS:
+        raise InvalidSubmitError(
+            "stop_token_ids",
+            f"stop_token_ids has {len(sampling.stop_token_ids)} ids: give at most {_MAX_STOP_TOKENS}",
+        )
     if len(sampling.stop) > _MAX_STOPS:
         raise InvalidSubmitError("stop", f"stop has {len(sampling.stop)} strings: give at most {_MAX_STOPS}")
     for stop in sampling.stop:

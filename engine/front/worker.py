@@ -218,6 +218,7 @@ class Worker:
             device=self._shape.device,
             kernel_backend=self._shape.kernel_backend,
             engine_version=__version__,
+            embedding_size=self._shape.embedding_size,
         )
 
     # ------------------------------------------------------------ inside
@@ -254,6 +255,7 @@ class Worker:
             self._core.send(policy_frame(self._book.snapshot()))
         if self._dispatcher.draining:
             self._core.send(ipc.DrainFrame(True))
+        self._dispatcher.embedding_size = frame.embedding_size
         self._dispatcher.unavailable = ""
         self._sessions.core_ready()
         log.info("core_ready", pid=frame.pid, blocks=frame.num_blocks, dtype=frame.dtype, backend=frame.kernel_backend)

@@ -1,29 +1,42 @@
-"""Choose the next token of each sequence: greedy, or by temperature, top-k and top-p.
+"""Choose the next token of each sequence: greedy, or by temperature, top-k, top-p and min-p.
 
 A sample depends on its own logits, parameters, `random_key` and `position` alone, never on its batch mates: one uniform
 number comes from hashing (key, position), and inverts the distribution's cumulative sum in the order of token ids.
 """
 
-from collections.abc import Callable, Sequence
-from typing import Any
+import math
+from collections.abc import Sequence
 
 import numpy as np
 import torch
 
+from engine.model.shaping import Send, shape, shaped
+from engine.request import SamplingParams
 from engine.step import SequenceStep
 from kernels.ops import Ops
 
-ToDevice = Callable[["np.ndarray[Any, Any]"], torch.Tensor]
-"""Brings an array to the device of the step, without a wait."""
-
 _MASK = (1 << 64) - 1
+_GREEDY = SamplingParams(temperature=0.0)
+_NO_FLOOR = -math.inf
+_BEST = (0.0, 0.0, 1.0, 0.0, _NO_FLOOR)
 
 
-def sample(logits: torch.Tensor, parts: Sequence[SequenceStep], ops: Ops, to_device: ToDevice) -> torch.Tensor:
-    """Return one token id for each row of `logits` `[N, vocab]` as int64 `[N]`; `parts` are the rows' sequences."""
-    if not any(part.sampling is not None and part.sampling.temperature > 0 for part in parts):
-        return ops.argmax(logits)
-    return ops.sample(logits, to_device(np.array([_how(part) for part in parts], dtype=np.float64)))
+def sample(logits: torch.Tensor, parts: Sequence[SequenceStep], ops: Ops, send: Send) -> torch.Tensor:
+    """Return one token id for each row of `logits` `[N, vocab]` as int64 `[N]`; `parts` are the rows' sequences.
+
+    Rows that few sequences want changed before the choice are chosen from copies.
+    """
+    rows = shaped(parts)
+    if not rows:
+        return _choose(logits, parts, ops, send)
+    there, own = shape(logits, parts, rows, ops, send)
+    chosen = _choose(own, [parts[row] for row in rows], ops, send)
+    if len(rows) == len(parts):
+        return chosen
+    others = list(parts)
+    for row in rows:
+        others[row] = parts[row]._replace(sampling=_GREEDY)  # what costs least: it is not looked at
+    return _choose(logits, others, ops, send).index_copy_(0, there, chosen)
 
 
 def uniform(key: int, position: int) -> float:
@@ -31,12 +44,19 @@ def uniform(key: int, position: int) -> float:
     return (_mix(_mix(key & _MASK) ^ (position & _MASK)) >> 11) * 2.0**-53
 
 
+def _choose(logits: torch.Tensor, parts: Sequence[SequenceStep], ops: Ops, send: Send) -> torch.Tensor:
+    if not any(part.sampling is not None and part.sampling.temperature > 0 for part in parts):
+        return ops.argmax(logits)
+    return ops.sample(logits, *send(np.array([_how(part) for part in parts], dtype=np.float64)))
+
+
 def _how(part: SequenceStep) -> tuple[float, ...]:
     """Return a row of what `Ops.sample` takes."""
     sampling = part.sampling
     if sampling is None or sampling.temperature <= 0:
-        return 0.0, 0.0, 1.0, 0.0
-    return sampling.temperature, sampling.top_k, sampling.top_p, uniform(part.random_key, part.position)
+        return _BEST
+    floor = math.log(sampling.min_p) if sampling.min_p else _NO_FLOOR
+    return sampling.temperature, sampling.top_k, sampling.top_p, uniform(part.random_key, part.position), floor
 
 
 def _mix(value: int) -> int:

@@ -352,6 +352,8 @@ class Scheduler:
             parts.append(_new(SequenceStep, step))
         if num_preempted != self.roster.num_preemptions:
             parts = self._without_preempted(parts)
+        if self.roster.num_embeds:
+            parts = self._without_embeds(parts, prefills)
         return parts, prefills
 
     def _goes_ahead(self, sequence: SequenceState, now: float) -> bool:
@@ -366,6 +368,19 @@ class Scheduler:
         kept = [pair for pair in zip(self._planned, parts, strict=True) if pair[0].table is not None]
         self._planned = [sequence for sequence, _ in kept]
         return [part for _, part in kept]
+
+    def _without_embeds(self, parts: list[SequenceStep], prefills: Prefills) -> list[SequenceStep]:
+        """Make unfinished prefills again of prompts to embed of which one token is left: no decode follows."""
+        kept: list[SequenceStep] = []
+        planned, self._planned = self._planned, []
+        for sequence, part in zip(planned, parts, strict=True):
+            if sequence.request.embed:
+                sequence.computed = part.start
+                prefills.setdefault(sequence.tenant, []).append(sequence)
+            else:
+                self._planned.append(sequence)
+                kept.append(part)
+        return kept
 
     def _as_hosted(self, parts: list[SequenceStep]) -> list[SequenceStep]:
         """Say anew which blocks of each sequence are in host memory: some have moved since it was written down."""

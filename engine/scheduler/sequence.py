@@ -7,6 +7,7 @@ from engine.memory.keys import KeyChain
 from engine.memory.table import BlockTable, SharedMeter
 from engine.request import GenerationRequest, SequenceId
 from engine.scheduler.beam_group import BeamGroup
+from engine.scheduler.history import History
 from engine.scheduler.outputs import Refusal
 from engine.scheduler.tenant import Tenant
 
@@ -55,6 +56,7 @@ class SequenceState:
         "evictions",
         "group",
         "handle",
+        "history",
         "id",
         "index",
         "is_special",
@@ -80,6 +82,7 @@ class SequenceState:
         "timer",
         "tokens",
         "turn",
+        "unscored",
         "waiting_since",
     )
 
@@ -104,8 +107,12 @@ class SequenceState:
         self.stop_ids: frozenset[int] = frozenset()
         self.sampling = request.sampling
         self.constraint: Constraint | None = None  # what its output must be, as far as it has come
-        asks = self.sampling.min_tokens or self.sampling.prompt_logprobs >= 0 or request.embed
-        self.is_special = bool(asks or self.sampling.looks_back)  # its steps have options
+        self.history: History | None = None  # what bias and penalties make of its tokens, once it was asked for
+        self.unscored = 1 if self.sampling.prompt_logprobs >= 0 else self.num_prompt  # the first token of the prompt
+        # whose log-probability is asked for and not yet reported
+        sampling = self.sampling
+        asks = sampling.min_tokens or sampling.logit_bias or sampling.prompt_logprobs >= 0 or request.embed
+        self.is_special = bool(asks or sampling.looks_back)  # its steps have options
         self.random_key = 0
         self.table: BlockTable | None = None
         self.streams = False  # it runs, and its oldest blocks go to host memory (streaming.py)
@@ -137,6 +144,16 @@ class SequenceState:
     def generated(self) -> int:
         """Output tokens so far."""
         return len(self.tokens) - self.num_prompt
+
+    @property
+    def reusable(self) -> int:
+        """How many of its first tokens need not be computed where they are known, never the last: it makes the logits.
+
+        Nor those whose own logits are asked for. A request to embed needs the hidden states of all.
+        """
+        if self.request.embed:
+            return 0
+        return self.unscored - 1 if self.unscored < self.num_prompt else len(self.tokens) - 1
 
     @property
     def needs_result(self) -> bool:

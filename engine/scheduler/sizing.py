@@ -1,17 +1,17 @@
 """Which requests can be served at all: pure checks of one request against model, policy and pool."""
 
-import math
 from dataclasses import dataclass
 
 from engine.policy import TenantPolicy
 from engine.request import BeamParams, GenerationRequest, RefusalCode
 from engine.scheduler.outputs import Refusal
+from engine.scheduler.sampling_bounds import changes_choice, check_sampling
 
 MAX_OUTPUTS = 128  # of one request
 MAX_BEAMS = 64  # candidates of a step grow with their square
-MAX_LOGPROBS = 128  # most likely tokens to report at each position
 OPEN_SEARCH_TOKENS = 1024  # of each beam of a search without max_tokens: all of it is reserved from the start
 LEAST_WINDOW_TOKENS = 32  # of a streamed sequence, on the device: what is computed in a step at least
+MAX_PROMPT_SCORES = 1 << 17  # log-probabilities of a prompt's tokens and of the likeliest ones in their places
 MAX_LENGTH_PENALTY = 10.0  # either way: an exponent beyond it says nothing, and overflows
 
 
@@ -72,7 +72,7 @@ def most_blocks(num_prompt: int, num_output: int, width: int, block_size: int) -
 
 def check_form(request: GenerationRequest, limits: Limits, max_running: int) -> Refusal | None:
     """Return what is wrong with the request itself, whoever sent it; `max_running` sequences fit into a step."""
-    prompt, sampling = request.prompt, request.sampling
+    prompt = request.prompt
     if not prompt:
         return Refusal(RefusalCode.INVALID, "The prompt is empty: send at least one token.", "prompt")
     low, high = min(prompt), max(prompt)
@@ -80,18 +80,17 @@ def check_form(request: GenerationRequest, limits: Limits, max_running: int) -> 
         wrong = low if low < 0 else high
         message = f"Token id {wrong} is not in the model's vocabulary: ids go from 0 to {limits.vocab_size - 1}."
         return Refusal(RefusalCode.INVALID, message, "prompt")
-    if not (math.isfinite(sampling.temperature) and sampling.temperature >= 0):
-        return Refusal(RefusalCode.INVALID, "temperature must be a number of at least 0.", "temperature")
-    if not 0 < sampling.top_p <= 1:
-        return Refusal(RefusalCode.INVALID, "top_p must be above 0 and at most 1.", "top_p")
-    if sampling.top_k < 0:
-        return Refusal(RefusalCode.INVALID, "top_k must be at least 0; 0 turns it off.", "top_k")
+    problem = check_sampling(request.sampling, limits.vocab_size)
+    if problem is not None:
+        return problem
     if not 1 <= request.n <= MAX_OUTPUTS:
         return Refusal(RefusalCode.INVALID, f"n must be from 1 to {MAX_OUTPUTS}.", "n")
-    if not -1 <= sampling.num_logprobs <= MAX_LOGPROBS:
-        return Refusal(RefusalCode.INVALID, f"logprobs must be from 0 to {MAX_LOGPROBS}, or left out.", "logprobs")
-    if sampling.max_tokens < 0:
-        return Refusal(RefusalCode.INVALID, "max_tokens must be at least 1, or left out.", "max_tokens")
+    num_scores = len(prompt) * (1 + request.sampling.prompt_logprobs)
+    if num_scores > MAX_PROMPT_SCORES:
+        message = f"The prompt comes to {num_scores} log-probabilities; at most {MAX_PROMPT_SCORES} are told. "
+        return Refusal(RefusalCode.INVALID, message + "Ask for fewer at each token, or shorten it.", "prompt_logprobs")
+    if request.embed and (request.n > 1 or request.beams is not None):
+        return Refusal(RefusalCode.INVALID, "A request to embed has one result: leave n and beams out.", "n")
     return None if request.beams is None else _check_beams(request, request.beams, limits, max_running)
 
 
@@ -106,6 +105,10 @@ def _check_beams(request: GenerationRequest, beams: BeamParams, limits: Limits, 
     if not abs(beams.length_penalty) <= MAX_LENGTH_PENALTY:  # nan too
         message = f"length_penalty must be a number from {-MAX_LENGTH_PENALTY:g} to {MAX_LENGTH_PENALTY:g}."
         return Refusal(RefusalCode.INVALID, message, "length_penalty")
+    field = changes_choice(request.sampling)
+    if field:
+        message = f"A beam search samples nothing that {field} could change: leave one of the two out."
+        return Refusal(RefusalCode.INVALID, message, field)
     return None
 
 
@@ -115,8 +118,11 @@ def size(request: GenerationRequest, policy: TenantPolicy, limits: Limits) -> in
     An explicit `max_tokens` is cut to the policy's `max_output_tokens` and must fit context and hard limit with the
     prompt; without one, the request gets all that context, policy and hard limit leave, a search at most so much. The
     hard limit is the fleet's: a request waits for this worker's grant of it, which follows demand. What exceeds it must
-    fit the tenant's ceiling in host memory, where the request may be streamed from there.
+    fit the tenant's ceiling in host memory, where the request may be streamed from there. A request to embed generates
+    nothing: its prompt alone must fit.
     """
+    if request.embed:
+        return _size_prompt(request, policy, limits)
     num_prompt, asked = len(request.prompt), request.sampling.max_tokens
     context = min(limits.max_context, policy.max_context_tokens)
     if num_prompt + max(1, asked) > context:
@@ -142,6 +148,17 @@ def size(request: GenerationRequest, policy: TenantPolicy, limits: Limits) -> in
     return min(wanted, (shared + (most - shared) // width) * limits.block_size - num_prompt)
 
 
+def _size_prompt(request: GenerationRequest, policy: TenantPolicy, limits: Limits) -> int | Refusal:
+    """Return 0, the output tokens of a request to embed, or why its prompt can never be computed."""
+    num_prompt, context = len(request.prompt), min(limits.max_context, policy.max_context_tokens)
+    if num_prompt > context:
+        message = f"The prompt has {num_prompt} tokens, but the context limit is {context} tokens. Shorten it."
+        return Refusal(RefusalCode.CONTEXT_TOO_LONG, message, "prompt")
+    most = limits.most_blocks(policy) + (limits.streamed_blocks(policy) if may_stream(request) else 0)
+    needed = limits.blocks_for(num_prompt)
+    return 0 if needed <= most else _kv_limit(request, policy, limits, needed)
+
+
 def _context_too_long(num_prompt: int, asked: int, context: int) -> Refusal:
     output = f"{asked} output tokens" if asked else "at least 1 output token"
     message = (
@@ -163,6 +180,8 @@ def _kv_limit(request: GenerationRequest, policy: TenantPolicy, limits: Limits, 
     if hosted:
         limit += f", and beyond that {hosted} bytes of host memory (host_bytes) can be used"
     output = f"{min(asked, policy.max_output_tokens)} output tokens" if asked else "at least 1 output token"
+    if request.embed:
+        output = "no output"
     ways = ["shorten the prompt", *(["lower max_tokens"] if asked else [])]
     field = "max_tokens" if asked else "prompt"
     if request.beams is not None:

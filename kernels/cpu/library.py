@@ -63,6 +63,15 @@ _SIGNATURES: dict[str, tuple[type, ...]] = {
         *(_int, _int, _pointer, _long, _int),  # level, type, logits, rows, vocab
         *(_pointer, _pointer, _int),  # how, out, threads
     ),
+    "tg_mask": (
+        _int,
+        _pointer,
+        _pointer,
+        _long,
+        _int,
+        _pointer,
+        _int,
+    ),  # level, logits, rows, how many, vocab, words, threads
     "tg_advise_huge": (_pointer, _long),
     "tg_move_blocks": (
         *(
@@ -176,5 +185,6 @@ class Library:
         self.top_k = handle.tg_top_k
         self.logprobs = handle.tg_logprobs
         self.sample = handle.tg_sample
+        self.mask = handle.tg_mask
         self.advise_huge = handle.tg_advise_huge
         self.move_blocks = handle.tg_move_blocks

@@ -328,13 +328,23 @@ class CpuOps(Ops):
         """See `Ops.sample`."""
         logits = logits.contiguous()
         count, vocab = logits.shape
-        assert how.shape == (count, 4) and how.is_contiguous() and how.dtype == torch.float64
+        assert how.shape == (count, 5) and how.is_contiguous() and how.dtype == torch.float64
         out = torch.empty(count, dtype=torch.int64)
         self._functions.sample(
             *(self._level, _TYPES[logits.dtype], logits.data_ptr(), count, vocab),
             *(how.data_ptr(), out.data_ptr(), torch.get_num_threads()),
         )
         return out
+
+    def mask(self, logits: torch.Tensor, rows: torch.Tensor, words: torch.Tensor) -> None:
+        """See `Ops.mask`."""
+        vocab = logits.shape[1]
+        assert logits.is_contiguous() and logits.dtype == torch.float32
+        assert words.is_contiguous() and words.shape == (len(rows), -(-vocab // 32))
+        self._functions.mask(
+            *(self._level, logits.data_ptr(), rows.data_ptr(), len(rows), vocab),
+            *(words.data_ptr(), torch.get_num_threads()),
+        )
 
     def pack_linear(self, weight: torch.Tensor, bias: torch.Tensor | None = None) -> Linear:
         """See `Ops.pack_linear`."""

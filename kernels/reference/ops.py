@@ -139,6 +139,10 @@ class ReferenceOps(Ops):
         """See `Ops.sample`."""
         return sampling.sample(logits, how)
 
+    def mask(self, logits: torch.Tensor, rows: torch.Tensor, words: torch.Tensor) -> None:
+        """See `Ops.mask`."""
+        sampling.mask(logits, rows, words)
+
     def pack_linear(self, weight: torch.Tensor, bias: torch.Tensor | None = None) -> Linear:
         """See `Ops.pack_linear`."""
         linear = Int8Linear if self.weights == "int8" else PlainLinear

@@ -15,13 +15,21 @@ def top_k(logits: torch.Tensor, k: int) -> tuple[torch.Tensor, torch.Tensor]:
 def sample(logits: torch.Tensor, how: torch.Tensor) -> torch.Tensor:
     """See `Ops.sample`. Weights are summed in float64."""
     wide = logits.float()
-    temperature, top_k, top_p, number = how.unsqueeze(-1).unbind(1)  # [N, 1] each
+    temperature, top_k, top_p, number, floor = how.unsqueeze(-1).unbind(1)  # [N, 1] each
     best = wide.amax(-1, keepdim=True)
     scaled = (wide - best) * temperature.clamp(min=COLDEST).reciprocal().clamp(min=1e-38).float()
     weights = scaled.exp().masked_fill(~(scaled >= _NOTHING), 0.0).double()
-    drawn = _pick(_nucleus(weights, wide, top_k, top_p), number)
+    kept = _nucleus(weights, wide, top_k, top_p).masked_fill(scaled < floor.float(), 0.0)
+    drawn = _pick(kept, number)
     greedy = (temperature <= 0) | ~best.isfinite()
     return torch.where(greedy, wide.argmax(-1, keepdim=True), drawn)[:, 0]
+
+
+def mask(logits: torch.Tensor, rows: torch.Tensor, words: torch.Tensor) -> None:
+    """See `Ops.mask`."""
+    bits = words.unsqueeze(-1) >> torch.arange(32, dtype=torch.int32, device=words.device) & 1
+    banned = bits.flatten(1)[:, : logits.shape[1]] == 0
+    logits.index_copy_(0, rows, logits.index_select(0, rows).masked_fill_(banned, -torch.inf))
 
 
 def _nucleus(weights: torch.Tensor, logits: torch.Tensor, top_k: torch.Tensor, top_p: torch.Tensor) -> torch.Tensor:

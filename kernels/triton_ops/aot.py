@@ -28,6 +28,7 @@ from kernels.pages import Pages, PageShape
 from kernels.triton_ops.blocks import copy_launch, gather_launch, scatter_launch
 from kernels.triton_ops.decode import decode_launch
 from kernels.triton_ops.launch import Launch
+from kernels.triton_ops.mask import mask_launch
 from kernels.triton_ops.merge import merge_launch
 from kernels.triton_ops.norm import rms_norm_launch
 from kernels.triton_ops.prefill import prefill_launch
@@ -123,7 +124,9 @@ def cases(shape: Shape, dtype: torch.dtype, capability: int) -> Iterator[Launch]
     yield scatter_launch(slabs, pages, slots, slots)
     yield copy_launch(pages, slots, slots)
     logits = torch.empty((64, shape.vocab), dtype=dtype, device=_META)
-    yield sample_launch(logits, torch.empty((64, 4), dtype=torch.float64, device=_META))[0]
+    yield sample_launch(logits, torch.empty((64, 5), dtype=torch.float64, device=_META))[0]
+    words = torch.empty((64, -(-shape.vocab // 32)), dtype=torch.int32, device=_META)
+    yield mask_launch(logits.float(), slots, words)
 
 
 def compile_launch(launch: Launch, capability: int) -> Any:

@@ -14,6 +14,7 @@ from kernels.pages import LayerPages, Pages
 from kernels.reference.ops import PlainLinear
 from kernels.triton_ops.blocks import copy_launch, gather_launch, scatter_launch
 from kernels.triton_ops.decode import decode_launch
+from kernels.triton_ops.mask import mask_launch
 from kernels.triton_ops.merge import merge_kernel, merge_launch
 from kernels.triton_ops.norm import rms_norm_launch
 from kernels.triton_ops.prefill import prefill_launch
@@ -169,6 +170,10 @@ class TritonOps(Ops):
         launch, out = sample_launch(logits.contiguous(), how)
         launch.run()
         return out
+
+    def mask(self, logits: torch.Tensor, rows: torch.Tensor, words: torch.Tensor) -> None:
+        """See `Ops.mask`."""
+        mask_launch(logits, rows, words).run()
 
     def pack_linear(self, weight: torch.Tensor, bias: torch.Tensor | None = None) -> Linear:
         """See `Ops.pack_linear`: the weight as it is; cuBLAS needs no other order."""

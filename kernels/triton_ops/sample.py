@@ -31,10 +31,10 @@ def float_of(key):
 
 
 @triton.jit
-def weight_of(x, best, inverse):
-    """Return exp((x - best) * inverse), and nothing where that is under e^-87."""
+def weight_of(x, best, inverse, floor):
+    """Return exp((x - best) * inverse), and nothing where that is under e^floor."""
     distance = (x - best) * inverse
-    return tl.where(distance < -87.0, 0.0, tl.exp(distance))
+    return tl.where(distance < floor, 0.0, tl.exp(distance))
 
 
 @triton.jit
@@ -61,12 +61,12 @@ def first_best(logits, VOCAB: tl.constexpr, BLOCK: tl.constexpr):
 
 
 @triton.jit
-def mass_over(logits, at, best, inverse, VOCAB: tl.constexpr, BLOCK: tl.constexpr):
+def mass_over(logits, at, best, inverse, floor, VOCAB: tl.constexpr, BLOCK: tl.constexpr):
     """Return the weights of the keys over `at`, together."""
     acc = tl.zeros([BLOCK], tl.float32)
     for start in range(0, VOCAB, BLOCK):
         _, x, keys = load_keys(logits, start, VOCAB, BLOCK)
-        acc += tl.where(keys > at, weight_of(x, best, inverse), 0.0)
+        acc += tl.where(keys > at, weight_of(x, best, inverse, floor), 0.0)
     return tl.sum(acc.to(tl.float64), 0)
 
 
@@ -82,7 +82,7 @@ def cut(logits, low, high, needed, best, inverse, COUNTS: tl.constexpr, VOCAB: t
         acc = tl.zeros([8, BLOCK], tl.float32)
         for start in range(0, VOCAB, BLOCK):
             _, x, keys = load_keys(logits, start, VOCAB, BLOCK)
-            weights = tl.full([BLOCK], 1.0, tl.float32) if COUNTS else weight_of(x, best, inverse)
+            weights = tl.full([BLOCK], 1.0, tl.float32) if COUNTS else weight_of(x, best, inverse, -87.0)
             acc += tl.where(keys[None, :] >= pivots[:, None], weights[None, :], 0.0)
         mass = tl.sum(acc.to(tl.float64), 1)
         reached = mass >= needed
@@ -93,7 +93,7 @@ def cut(logits, low, high, needed, best, inverse, COUNTS: tl.constexpr, VOCAB: t
 
 
 @triton.jit
-def pick(logits, at, ties, target, best, inverse, VOCAB: tl.constexpr, BLOCK: tl.constexpr):
+def pick(logits, at, ties, target, best, inverse, floor, VOCAB: tl.constexpr, BLOCK: tl.constexpr):
     """Return the first token whose cumulative weight exceeds `target`; of those with the key `at` so many count."""
     before = target * 0.0
     seen = tl.full([], 0, tl.int32)
@@ -104,7 +104,7 @@ def pick(logits, at, ties, target, best, inverse, VOCAB: tl.constexpr, BLOCK: tl
         tokens, x, keys = load_keys(logits, start, VOCAB, BLOCK)
         equal = (keys == at).to(tl.int32)
         kept = (keys > at) | ((equal > 0) & (seen + tl.cumsum(equal, 0) <= ties))
-        weights = tl.where(kept, weight_of(x, best, inverse), 0.0)
+        weights = tl.where(kept, weight_of(x, best, inverse, floor), 0.0)
         mass = tl.sum(weights, 0).to(tl.float64)
         last = tl.maximum(last, tl.max(tl.where(weights > 0.0, tokens, 0), 0))
         if before + mass > target:
@@ -117,7 +117,7 @@ def pick(logits, at, ties, target, best, inverse, VOCAB: tl.constexpr, BLOCK: tl
 
 
 @triton.jit
-def draw(logits, heat, top_k, top_p, number, best_key, VOCAB: tl.constexpr, BLOCK: tl.constexpr):
+def draw(logits, heat, top_k, top_p, number, floor, best_key, VOCAB: tl.constexpr, BLOCK: tl.constexpr):
     """Return a token of a row whose best logit is finite."""
     best = float_of(best_key)
     inverse = tl.maximum(1.0 / heat, 1e-38).to(tl.float32)
@@ -127,8 +127,8 @@ def draw(logits, heat, top_k, top_p, number, best_key, VOCAB: tl.constexpr, BLOC
     if (top_k > 0) & (top_k < VOCAB):
         at, over = cut(logits, at, high, top_k, best, inverse, True, VOCAB, BLOCK)
         ties = top_k - over
-    above = mass_over(logits, at, best, inverse, VOCAB, BLOCK)
-    weight = weight_of(float_of(at.to(tl.int32)), best, inverse).to(tl.float64)
+    above = mass_over(logits, at, best, inverse, -87.0, VOCAB, BLOCK)
+    weight = weight_of(float_of(at.to(tl.int32)), best, inverse, -87.0).to(tl.float64)
     total = above + ties * weight
     if top_p < 1.0:
         needed = tl.maximum(top_p * total, 1e-300)
@@ -138,29 +138,34 @@ def draw(logits, heat, top_k, top_p, number, best_key, VOCAB: tl.constexpr, BLOC
             bound = best + heat.to(tl.float32) * tl.where(least > 1e-37, tl.log(tl.maximum(least, 1e-37)), -86.0)
             low = tl.minimum(tl.maximum(key_of(bound).to(tl.int64) - 2, at + 1), high - 1)
             at, above = cut(logits, low, high, needed, best, inverse, False, VOCAB, BLOCK)
-            weight = weight_of(float_of(at.to(tl.int32)), best, inverse).to(tl.float64)
+            weight = weight_of(float_of(at.to(tl.int32)), best, inverse, -87.0).to(tl.float64)
             ties = tl.full([], VOCAB, tl.float64)
         ties = tl.maximum(tl.minimum(tl.ceil((needed - above) / tl.maximum(weight, 1e-300)), ties), 1.0)
         total = above + ties * weight
-    return pick(logits, at, ties, number * total, best, inverse, VOCAB, BLOCK)
+    if floor > -87.0:
+        above = mass_over(logits, at, best, inverse, floor, VOCAB, BLOCK)
+        total = above + ties * weight_of(float_of(at.to(tl.int32)), best, inverse, floor).to(tl.float64)
+    return pick(logits, at, ties, number * total, best, inverse, floor, VOCAB, BLOCK)
 
 
 @triton.jit
 def sample_kernel(out, logits, how, VOCAB: tl.constexpr, COLDEST: tl.constexpr, BLOCK: tl.constexpr):
-    """Write the token of one row of `logits` `[N, VOCAB]`; `how` `[N, 4]` float64 is told in `Ops.sample`."""
+    """Write the token of one row of `logits` `[N, VOCAB]`; `how` `[N, 5]` float64 is told in `Ops.sample`."""
     row = tl.program_id(0).to(tl.int64)
     logits += row * VOCAB
-    how += row * 4
+    how += row * 5
     temperature = tl.load(how)
     best, token = first_best(logits, VOCAB, BLOCK)
     if (temperature > 0.0) & (best > -0x7F800001) & (best < 0x7F800000):
         heat = tl.maximum(temperature, COLDEST)
-        token = draw(logits, heat, tl.load(how + 1), tl.load(how + 2), tl.load(how + 3), best, VOCAB, BLOCK)
+        top_k, top_p, number = tl.load(how + 1), tl.load(how + 2), tl.load(how + 3)
+        floor = tl.maximum(tl.load(how + 4).to(tl.float32), -87.0)
+        token = draw(logits, heat, top_k, top_p, number, floor, best, VOCAB, BLOCK)
     tl.store(out + row, token.to(tl.int64))
 
 
 def sample_launch(logits: torch.Tensor, how: torch.Tensor) -> tuple[Launch, torch.Tensor]:
-    """Prepare the draws from `logits` `[N, V]`, contiguous, as `how` `[N, 4]` float64 says: `[N]` int64."""
+    """Prepare the draws from `logits` `[N, V]`, contiguous, as `how` `[N, 5]` float64 says: `[N]` int64."""
     rows, vocab = logits.shape
     out = torch.empty(rows, dtype=torch.int64, device=logits.device)
     arguments = {

@@ -8,23 +8,28 @@ What is swapped to host memory is kept the same way, slab by slab, so that a wro
 Transfers end late and out of order where a test says so (`lateness`): until then what they write holds nonsense, and
 what they read is read at the very end, so that any use before its time shows as a wrong token.
 
+What `StepOptions` asks of a choice changes the token as it does with a model: `expected_tokens` works it out anew from
+the whole history.
+
 With `held_back` it is like a device beside the host: a step that is launched is computed no sooner than it is waited
 for, in launch order, with what its plan says by then. A placeholder becomes the token of the step before it.
 """
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import NamedTuple
 
 import numpy as np
 
-from engine.request import BlockId, SlabId
+from engine.request import BlockId, SamplingParams, SlabId
 from engine.step import CacheShape, SequenceStep, StepPlan, StepResult, TokenLogprobs, Transfer, TransferDone
+from tests.engine.shaping_reference import is_shaped, shape
 
 _PRIME = (1 << 61) - 1
 _EMPTY = -1
 _NONSENSE = -7
 _COPY_SECONDS = 1e-6  # of a block
+_PLAIN = SamplingParams()
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 _MIX = np.uint64(0xBF58476D1CE4E5B9)
 
@@ -66,6 +71,7 @@ class FakeRunner:
         self._position = np.full(slots, _EMPTY, dtype=np.int64)
         self._token = np.full(slots, _EMPTY, dtype=np.int64)
         self._slabs = np.full((shape.num_slabs, 3, shape.block_size), _EMPTY, dtype=np.int64)  # of the same three
+        self._sums = np.full((shape.max_rows, 2), np.nan)  # of prompts to embed, by row
         self._lateness = lateness
         self.begun: list[Transfer] = []  # all that ever were
         self._transfers: list[tuple[Transfer, Launched | None]] = []  # under way, each with the step that it is after
@@ -200,11 +206,12 @@ class FakeRunner:
             self._write(part, who)
         pairs = zip(plan.sequences, step.identities, strict=True)
         read = [(part, self._read(part, who)) for part, who in pairs if part.sampling is not None]
-        tokens = tuple(self._choose(mixed, part.random_key) for part, mixed in read)
+        tokens = tuple(self._choose(mixed, part) for part, mixed in read)
         logprobs: tuple[TokenLogprobs | None, ...] = tuple(
             self._logprobs(part, mixed, token) for (part, mixed), token in zip(read, tokens, strict=True)
         )
         asked = any(one is not None for one in logprobs)
+        special = [(part, who) for part, who in zip(plan.sequences, step.identities, strict=True) if part.options]
         out, back = len(plan.stores) * _COPY_SECONDS, len(plan.loads) * _COPY_SECONDS
         step.result = StepResult(
             token_ids=tokens,
@@ -212,6 +219,8 @@ class FakeRunner:
             logprobs=logprobs if asked else (),
             store_seconds=out,
             load_seconds=back,
+            prompt_logprobs={part.sequence: one for part, who in special if (one := self._score(part, who))},
+            pooled={part.sequence: one for part, who in special if (one := self._pool(part, who))},
         )
         self._empty(step.wipes)
         for transfer in step.transfers:
@@ -240,6 +249,11 @@ class FakeRunner:
 
     def _read(self, part: SequenceStep, who: Identity) -> int:
         """Return a number of what the table leads to: a slot that is not the sequence's own changes it."""
+        tokens, num_wrong = self._seen(part, who)
+        return _mix(tokens) + num_wrong
+
+    def _seen(self, part: SequenceStep, who: Identity) -> tuple[np.ndarray, int]:
+        """Return the tokens that the table leads to, and how many slots are not the sequence's own."""
         positions = np.arange(part.start + len(part.token_ids))
         first = len(part.hosted) * self._shape.block_size  # slot of the device; those before it are in slabs
         assert first <= part.start, "a step writes to a block that is in host memory alone"
@@ -250,10 +264,47 @@ class FakeRunner:
         read = [np.concatenate([slab, page[blocks, slots]]) for slab, page in zip(slabs, pages, strict=True)]
         foreign = int((read[0] != _owners(who, positions)).sum())
         misplaced = int((read[1] != positions).sum())
-        return _mix(read[2]) + foreign + misplaced
+        return read[2], foreign + misplaced
 
-    def _choose(self, mixed: int, random_key: int) -> int:
-        return _choose(mixed, random_key, self._vocab_size)
+    def _score(self, part: SequenceStep, who: Identity) -> tuple[TokenLogprobs, ...]:
+        """Return the log-probabilities of the prompt's tokens that follow those of a chunk."""
+        options = part.options
+        if options is None or options.prompt_logprobs < 0:
+            return ()
+        (tokens, num_wrong), found = self._seen(part, who), []
+        followers = [*part.token_ids[1:], *([options.prompt_next] if options.prompt_next >= 0 else [])]
+        for place, token in zip(range(part.start, options.num_prompt - 1), followers, strict=False):
+            values = _distribution(_mix(tokens[: place + 1]) + num_wrong, self._vocab_size)
+            found.append(TokenLogprobs(float(values[token]), most_likely(values, options.prompt_logprobs)))
+        return tuple(found)
+
+    def _pool(self, part: SequenceStep, who: Identity) -> tuple[float, ...]:
+        """Add up what the chunk's slots hold, see `embedding`; return the mean with the prompt's last token."""
+        options = part.options
+        if options is None or not options.pool:
+            return ()
+        tokens, num_wrong = self._seen(part, who)
+        end = part.start + len(part.token_ids)
+        sums = _sums(tokens[part.start :], part.start) + num_wrong
+        self._sums[part.row] = sums if part.start == 0 else self._sums[part.row] + sums
+        return tuple((self._sums[part.row] / options.num_prompt).tolist()) if end == options.num_prompt else ()
+
+    def _choose(self, mixed: int, part: SequenceStep) -> int:
+        options = part.options
+        if options is None or (options.changes is None and not options.banned and options.mask is None):
+            return _choose(mixed, part.random_key, self._vocab_size)
+        logits = _logits(mixed, part.random_key, self._vocab_size).astype(np.float32)
+        if options.changes is not None:
+            token_ids, (bias, repetition, penalty) = options.changes
+            assert len(set(token_ids.tolist())) == len(token_ids), "a token is changed twice"
+            some = logits[token_ids] + bias
+            logits[token_ids] = np.where(some > 0, some / repetition, some * repetition) - penalty
+        logits[[token for token in options.banned if token < self._vocab_size]] = -np.inf
+        if options.mask is not None:
+            allowed = np.unpackbits(options.mask.view(np.uint8), bitorder="little", count=self._vocab_size)
+            logits[allowed == 0] = -np.inf
+        assert logits.max() > -np.inf, "nothing is left to be chosen"
+        return int(logits.argmax())
 
     def _logprobs(self, part: SequenceStep, mixed: int, token: int) -> TokenLogprobs | None:
         sampling = part.sampling
@@ -294,12 +345,39 @@ def _is_ahead(part: SequenceStep) -> bool:
     return any(token < 0 for token in part.token_ids)
 
 
-def expected_tokens(prompt: list[int], count: int, *, random_key: int, vocab_size: int = 1000) -> list[int]:
+def expected_tokens(
+    prompt: list[int],
+    count: int,
+    *,
+    random_key: int,
+    vocab_size: int = 1000,
+    sampling: SamplingParams = _PLAIN,
+    stop_ids: Collection[int] = (),
+) -> list[int]:
     """Return the `count` tokens that a sequence gets when nothing goes wrong, whoever runs beside it."""
-    tokens = list(prompt)
+    output: list[int] = []
     for _ in range(count):
-        tokens.append(_choose(_mix(np.array(tokens, dtype=np.int64)), random_key, vocab_size))
-    return tokens[len(prompt) :]
+        mixed = _mix(np.array([*prompt, *output], dtype=np.int64))
+        if is_shaped(sampling):
+            logits = _logits(mixed, random_key, vocab_size)
+            output.append(int(shape(logits, sampling, prompt, output, stop_ids=stop_ids).argmax()))
+        else:
+            output.append(_choose(mixed, random_key, vocab_size))
+    return output
+
+
+def embedding(prompt: list[int]) -> tuple[float, ...]:
+    """Return the embedding of a prompt: means of its tokens, and of its tokens by their places."""
+    return tuple((_sums(np.array(prompt, dtype=np.int64), 0) / len(prompt)).tolist())
+
+
+def prompt_scores(prompt: list[int], count: int, *, vocab_size: int = 1000) -> list[TokenLogprobs]:
+    """Return the log-probabilities of a prompt's tokens from the second on, each beside those of the `count` best."""
+    found = []
+    for place in range(1, len(prompt)):
+        values = distribution(prompt[:place], vocab_size=vocab_size)
+        found.append(TokenLogprobs(float(values[prompt[place]]), most_likely(values, count)))
+    return found
 
 
 def distribution(tokens: list[int], *, vocab_size: int = 1000) -> np.ndarray:
@@ -313,6 +391,11 @@ def most_likely(logprobs: np.ndarray, count: int) -> tuple[tuple[int, float], ..
     return tuple(zip(best.tolist(), logprobs[best].tolist(), strict=True))
 
 
+def _sums(tokens: np.ndarray, start: int) -> np.ndarray:
+    places = np.arange(start + 1, start + 1 + len(tokens))
+    return np.array([(tokens + 1).sum(), ((tokens + 1) * places).sum()], dtype=np.float64)
+
+
 def _mix(tokens: np.ndarray) -> int:
     """Hash tokens with their places: any change of a token or of an order changes the result with near certainty."""
     places = np.arange(1, len(tokens) + 1, dtype=np.int64)
@@ -323,10 +406,22 @@ def _choose(mixed: int, random_key: int, vocab_size: int) -> int:
     return (mixed * 6_364_136_223_846_793_005 + random_key) % _PRIME % vocab_size
 
 
+def _logits(mixed: int, random_key: int, vocab_size: int) -> np.ndarray:
+    """Return what a changed choice is made from: the best is what is chosen without a change, by a little."""
+    logits = _scores(mixed, vocab_size)
+    logits[_choose(mixed, random_key, vocab_size)] = logits.max() + 0.25
+    return logits
+
+
 def _distribution(mixed: int, vocab_size: int) -> np.ndarray:
-    """Return log-probabilities over the vocabulary: logits from 0 to 16 in steps of 1/64, so that ties happen."""
+    """Return log-probabilities over the vocabulary."""
+    scores = _scores(mixed, vocab_size)
+    return scores - (scores.max() + np.log(np.exp(scores - scores.max()).sum()))
+
+
+def _scores(mixed: int, vocab_size: int) -> np.ndarray:
+    """Return logits from 0 to 16 in steps of 1/64, so that ties happen."""
     values = np.uint64(mixed % _PRIME) + np.arange(1, vocab_size + 1, dtype=np.uint64) * _GOLDEN
     values = (values ^ (values >> np.uint64(30))) * _MIX
     values = values ^ (values >> np.uint64(27))
-    logits = (values >> np.uint64(54)).astype(np.float64) / 64
-    return logits - (logits.max() + np.log(np.exp(logits - logits.max()).sum()))
+    return (values >> np.uint64(54)).astype(np.float64) / 64

@@ -67,19 +67,51 @@ class Traffic:
             if earlier is not None:
                 prompt = [*world.requests[earlier].prompt, *world.tokens[earlier]]
         prompt = prompt[: chance.randint(1, 100)] + [chance.randrange(1000) for _ in range(chance.randint(0, 12))]
+        if chance.random() < 0.1:
+            self._embed(prompt)
+            return
         beams = self._beams() if chance.random() < 0.25 else None
+        max_tokens = chance.choice((0, 1, chance.randint(1, 30)))
         world.submit(
             chance.choice(TENANTS),
             prompt if beams is None or chance.random() < 0.3 else prompt[-20:],
-            chance.choice((0, 1, chance.randint(1, 30))),
+            max_tokens,
             priority=chance.choice(tuple(Priority)),
             deadline=world.now + 1.0 if chance.random() < 0.05 else 0.0,
             namespace=b"" if chance.random() < 0.1 else None,
             n=chance.choice((1, 1, 1, 1, 2, 5) if beams is None else (1, 2, 2, beams.width)),
             beams=beams,
             num_logprobs=chance.choice((-1, -1, -1, 0, 3)),
+            prompt_logprobs=chance.choice((-1, -1, -1, -1, 0, 2)),
             stop_token_ids=frozenset(chance.sample(range(1000), chance.choice((0, 0, 0, 40)))),
+            **(self._shaping(max_tokens) if beams is None and chance.random() < 0.3 else {}),
         )
+
+    def _embed(self, prompt: list[int]) -> None:
+        """A request that generates nothing."""
+        chance, world = self.chance, self.world
+        world.submit(
+            chance.choice(TENANTS),
+            prompt,
+            0,
+            priority=chance.choice(tuple(Priority)),
+            deadline=world.now + 1.0 if chance.random() < 0.05 else 0.0,
+            namespace=b"" if chance.random() < 0.1 else None,
+            embed=True,
+        )
+
+    def _shaping(self, max_tokens: int) -> dict[str, object]:
+        """Return what few requests ask for beside plain sampling, often several things at once."""
+        chance = self.chance
+        biased = chance.sample(range(chance.choice((12, 1000))), 5)  # end tokens among them, or not
+        asked: dict[str, object] = {
+            "frequency_penalty": chance.uniform(-2.0, 2.0),
+            "presence_penalty": chance.uniform(-2.0, 2.0),
+            "repetition_penalty": chance.uniform(0.5, 2.0),
+            "logit_bias": tuple((token, chance.choice((-100.0, 3.0, 100.0))) for token in biased),
+            "min_tokens": chance.choice((1, max_tokens, max_tokens // 2)),
+        }
+        return {name: value for name, value in asked.items() if chance.random() < 0.4}
 
     def _beams(self) -> BeamParams:
         """Return a search that is often too wide for rows, limits, or the number of outputs."""
@@ -177,9 +209,13 @@ def _check_end(world: World, output: object, reason: FinishReason) -> None:
     """An output that was neither cancelled nor late ends at its limit or at a stop token, and not before."""
     tokens = world.tokens[output]  # type: ignore[index]
     sequence = output[0] if isinstance(output, tuple) else output
-    stops = world.requests[sequence].sampling.stop_token_ids | set(STOPS)  # type: ignore[index]
-    if reason is FinishReason.STOP:
+    sampling = world.requests[sequence].sampling  # type: ignore[index]
+    stops = sampling.stop_token_ids | set(STOPS)
+    if world.requests[sequence].embed:  # type: ignore[index]
+        assert not tokens, "a request to embed has generated something"
+    elif reason is FinishReason.STOP:
         assert tokens[-1] in stops
+        assert len(tokens) > sampling.min_tokens, "an end token came too early"
     elif reason is FinishReason.LENGTH and not world.outputs[output][-1].message:  # type: ignore[index]
         assert len(tokens) == world.granted[sequence]  # type: ignore[index]
     if reason is not FinishReason.CANCELLED:

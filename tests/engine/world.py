@@ -20,14 +20,14 @@ from engine.request import (
     TenantId,
 )
 from engine.scheduler.enforce import BLOCKS_A_PLAN
-from engine.scheduler.outputs import Refusal, RequestOutput
+from engine.scheduler.outputs import OutputExtras, Refusal, RequestOutput
 from engine.scheduler.plan import Scheduler
 from engine.scheduler.predict import OutputLengths
 from engine.scheduler.roster import fork_key
 from engine.scheduler.sizing import Limits
-from engine.step import CacheShape, SequenceStep, StepPlan
+from engine.step import CacheShape, SequenceStep, StepPlan, TokenLogprobs
 from tests.engine.beam_reference import Found, reference
-from tests.engine.fake_runner import FakeRunner, Identity, Launched, expected_tokens
+from tests.engine.fake_runner import FakeRunner, Identity, Launched, embedding, expected_tokens, prompt_scores
 
 Output = SequenceId | tuple[SequenceId, int]  # the first output of a request goes by its id alone
 
@@ -100,6 +100,9 @@ class World:
         self.requests: dict[SequenceId, GenerationRequest] = {}
         self.tokens: dict[Output, list[int]] = defaultdict(list)
         self.logprobs: dict[Output, list[float]] = defaultdict(list)
+        self.tops: dict[Output, list[tuple[tuple[int, float], ...]]] = defaultdict(list)
+        self.prompt_scores: dict[SequenceId, list[TokenLogprobs]] = defaultdict(list)
+        self.embeddings: dict[SequenceId, tuple[float, ...]] = {}
         self.scores: dict[Output, float] = {}  # of beam searches
         self.unseen: dict[SequenceId, int] = defaultdict(int)  # tokens of theirs
         self._found: dict[SequenceId, tuple[list[Found], int]] = {}
@@ -178,6 +181,7 @@ class World:
         beams: BeamParams | None = None,
         session: str = "",
         session_seconds: float = 0.0,
+        embed: bool = False,
         **sampling: object,
     ) -> SequenceId:
         """Submit a prompt, or one of so many tokens, and return its id; the seed is the id."""
@@ -199,6 +203,7 @@ class World:
             policy_version=policy_version,
             session=session,
             session_seconds=session_seconds,
+            embed=embed,
         )
         self.requests[sequence] = request
         self.scheduler.submit(sequence, request)
@@ -284,17 +289,36 @@ class World:
         sequence, index = output if isinstance(output, tuple) else (output, 0)
         request = self.requests[sequence]
         assert request.sampling.seed is not None
-        key = fork_key(request.sampling.seed, index)
-        return expected_tokens(list(request.prompt), count, random_key=key, vocab_size=VOCAB_SIZE)
+        stops = request.sampling.stop_token_ids
+        return expected_tokens(
+            list(request.prompt),
+            count,
+            random_key=fork_key(request.sampling.seed, index),
+            vocab_size=VOCAB_SIZE,
+            sampling=request.sampling,
+            stop_ids=stops if request.sampling.ignore_eos else stops | self._eos,
+        )
 
     def assert_exact(self, output: Output) -> None:
         """Check an output's tokens, all of them, against what it would get alone."""
         sequence, index = output if isinstance(output, tuple) else (output, 0)
-        if self.requests[sequence].beams is not None:
+        request = self.requests[sequence]
+        self._assert_scored(request, sequence)
+        if request.beams is not None:
             if output in self.finished:
                 self._assert_found(sequence, index)
             return
+        if request.embed:
+            is_whole = self.finished.get(sequence) is FinishReason.STOP
+            assert self.embeddings.get(sequence, ()) == (embedding(list(request.prompt)) if is_whole else ())
         assert self.tokens[output] == self.expected(output, len(self.tokens[output]))
+
+    def _assert_scored(self, request: GenerationRequest, sequence: SequenceId) -> None:
+        """Check the log-probabilities of a request's prompt: all of them if there is a token, none twice."""
+        told, asked = self.prompt_scores[sequence], request.sampling.prompt_logprobs
+        expected = prompt_scores(list(request.prompt), asked, vocab_size=VOCAB_SIZE) if asked >= 0 else []
+        is_whole = self.tokens[sequence] or self.unseen[sequence]
+        assert told == (expected if is_whole else expected[: len(told)])
 
     def found(self, sequence: SequenceId) -> tuple[list[Found], int]:
         """Return what a request's beam search finds alone, and in how many steps."""
@@ -430,3 +454,17 @@ class World:
             assert not output.unseen_tokens, "only beams are not seen"
         self.tokens[key] += output.token_ids
         self.logprobs[key] += output.logprobs
+        if output.extras is not None:
+            self._take_extras(key, output, output.extras)
+
+    def _take_extras(self, key: Output, output: RequestOutput, extras: OutputExtras) -> None:
+        assert len(extras.top) in (0, len(output.token_ids)), "one for each token"
+        self.tops[key] += extras.top
+        if extras.prompt:
+            assert not (output.token_ids or output.output_index), "news of their own"
+            every = [(output.sequence, index) for index in range(1, self.requests[output.sequence].n)]
+            assert not any(self.tokens[one] for one in (output.sequence, *every)), "before any token"
+            self.prompt_scores[output.sequence] += extras.prompt
+        if extras.embedding:
+            assert output.finish_reason is FinishReason.STOP
+            self.embeddings[output.sequence] = extras.embedding

@@ -1,7 +1,9 @@
 """Reductions of logits on every backend: the first best, the k best, log-probabilities, and draws, token for token."""
 
+import math
 from functools import cache
 
+import numpy as np
 import pytest
 import torch
 
@@ -14,6 +16,7 @@ VOCABS = [1, 2, 63, 64, 65, 300, 4097]
 LARGE = 151_936
 KINDS = ["peaked", "flat", "ties", "equal", "infinite"]
 FREE = (1.0, 0.0, 1.0)  # temperature, top_k, top_p
+ALL = -math.inf  # the floor that leaves every token
 ROWS = 12
 
 
@@ -33,11 +36,12 @@ def make(kind: str, vocab: int, ops: Ops, rows: int = ROWS) -> torch.Tensor:
 
 def ways(rows: int, seed: int = 0) -> torch.Tensor:
     """Return parameters of draws: each temperature with each top_k and top_p, sooner or later."""
-    how = torch.empty(rows, 4, dtype=torch.float64)
+    how = torch.empty(rows, 5, dtype=torch.float64)
     for row in range(rows):
         how[row, 0] = (0.7, 1.0, 1.5, 0.0, 1e-7, 1e30)[(row + seed) % 6]
         how[row, 1] = (0, 50, 0, 1, 700, 0, 10**6)[(row + seed) % 7]
         how[row, 2] = (1.0, 0.9, 0.5, 0.999, 0.0)[(row + seed) % 5]
+        how[row, 4] = (ALL, math.log(0.05), ALL, math.log(0.7), 0.0, ALL, -60.0, ALL)[(row + seed) % 8]
     how[:, 3] = torch.rand(rows, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
     return how
 
@@ -93,7 +97,7 @@ def test_nan_is_greatest(ops: Ops) -> None:
     assert tokens[1].tolist() == [69, 70, 3]
     assert tokens[0, 0] == 4096 and values[0, 0].isnan() and not values[0, 1:].isnan().any()
     assert tokens[2, 0] == 300 and values[2, 0] == torch.inf
-    how = torch.tensor([[*FREE, 0.5]] * 4, dtype=torch.float64)
+    how = torch.tensor([[*FREE, 0.5, ALL], [*FREE, 0.5, ALL], [*FREE, 0.5, -1.0], [*FREE, 0.5, ALL]]).double()
     assert ops.sample(logits, how)[:3].tolist() == [4096, 69, 300]
     assert ops.logprobs(logits, tokens)[:3].isnan().all(-1).tolist() == [True, True, True]
 
@@ -114,7 +118,7 @@ def test_draws_are_the_reference_s(ops: Ops, kind: str) -> None:
         assert torch.equal(found, sorted_draws(kind, vocab, ops.dtype, rows)), vocab
 
 
-def exact_share(logits: torch.Tensor, temperature: float, top_k: int, top_p: float) -> torch.Tensor:
+def exact_share(logits: torch.Tensor, temperature: float, top_k: int, top_p: float, min_p: float = 0.0) -> torch.Tensor:
     """Return the distribution of a draw, one token at a time, in float64."""
     weights = ((logits.double() - logits.double().max()) / temperature).exp()
     order = sorted(range(len(logits)), key=lambda token: (-float(logits[token]), token))[: top_k or len(logits)]
@@ -123,30 +127,33 @@ def exact_share(logits: torch.Tensor, temperature: float, top_k: int, top_p: flo
     for rank, token in enumerate(order):
         if rank and top_p < 1 and before >= top_p * total:
             break
-        share[token] = weights[token]
+        share[token] = weights[token] if weights[token] >= min_p else 0.0
         before += float(weights[token])
     return share / share.sum()
 
 
 @pytest.mark.parametrize("kind", ["peaked", "flat", "ties"])
+@pytest.mark.parametrize("min_p", [0.0, 0.03, 0.9])
 @pytest.mark.parametrize(("top_k", "top_p"), [(0, 1.0), (7, 1.0), (0, 0.6), (150, 0.8), (299, 0.01)])
-def test_numbers_walk_through_the_distribution(ops: Ops, kind: str, top_k: int, top_p: float) -> None:
+def test_numbers_walk_through_the_distribution(ops: Ops, kind: str, top_k: int, top_p: float, min_p: float) -> None:
     """Numbers from 0 to 1 give tokens in the order of ids, each over as much of the way as is its share."""
     logits = make(kind, 300, ops, rows=1)
-    how = torch.tensor([[0.8, top_k, top_p, 0.0]], dtype=torch.float64).repeat(4000, 1)
+    floor = math.log(min_p) if min_p else ALL
+    how = torch.tensor([[0.8, top_k, top_p, 0.0, floor]], dtype=torch.float64).repeat(4000, 1)
     how[:, 3] = (torch.arange(4000) + 0.5) / 4000
     tokens = ops.sample(logits.expand(4000, -1), how)
     assert bool((tokens.diff() >= 0).all())
     found = torch.bincount(tokens, minlength=300) / 4000
-    torch.testing.assert_close(found.double(), exact_share(logits[0], 0.8, top_k, top_p), atol=1 / 3000, rtol=0)
+    torch.testing.assert_close(found.double(), exact_share(logits[0], 0.8, top_k, top_p, min_p), atol=1 / 3000, rtol=0)
 
 
 def test_ends_of_the_numbers(ops: Ops) -> None:
     """The number 0 gives the first token that has a weight, one just under 1 the last."""
     logits = make("flat", 4097, ops, rows=1)
     logits[0, :300], logits[0, -70:] = -torch.inf, -torch.inf
-    for top_k, top_p in ((0.0, 1.0), (4000.0, 1.0), (0.0, 0.9999999)):
-        how = torch.tensor([[1.0, top_k, top_p, 0.0], [1.0, top_k, top_p, 1 - 2**-53]], dtype=torch.float64)
+    for top_k, top_p, floor in ((0.0, 1.0, ALL), (4000.0, 1.0, ALL), (0.0, 0.9999999, ALL), (0.0, 1.0, -2.0)):
+        ends = [[1.0, top_k, top_p, number, floor] for number in (0.0, 1 - 2**-53)]
+        how = torch.tensor(ends, dtype=torch.float64)
         assert ops.sample(logits.expand(2, -1), how).tolist() == [300, 4097 - 71]
 
 
@@ -174,20 +181,55 @@ def test_best_of_zero(ops: Ops) -> None:
     """Where the best logit is zero, draws end as they should, also where the smallest numbers are taken for zero."""
     logits = -torch.rand(2, 4097, generator=torch.Generator().manual_seed(2)).to(ops.dtype)
     logits[:, 4000], logits[1, 50] = -0.0, 0.0
-    how = torch.tensor([[1.0, 1.0, 1.0, 0.5], [1.0, 0.0, 1e-9, 0.5]], dtype=torch.float64)
+    how = torch.tensor([[1.0, 1.0, 1.0, 0.5, ALL], [1.0, 0.0, 1e-9, 0.5, ALL]], dtype=torch.float64)
+    only = torch.tensor([[1.0, 0.0, 1.0, 0.0, 0.0], [1.0, 0.0, 1.0, 0.0, 0.0]], dtype=torch.float64)
     try:
         assert torch.set_flush_denormal(True) or not isinstance(ops, CpuOps)
         assert ops.sample(logits, how).tolist() == [4000, 50]
+        assert ops.sample(logits, only).tolist() == [4000, 50]
         assert ops.top_k(logits, 2)[1].tolist()[1] == [50, 4000]
     finally:
         torch.set_flush_denormal(False)
+
+
+def test_min_p_counts_from_what_is_best(ops: Ops) -> None:
+    """Tokens as good as the floor are drawn, those under it never, whatever all others weigh together."""
+    logits = torch.full((1, 4097), -1.0)
+    logits[0, [40, 3000]], logits[0, 7] = 0.0, -0.25
+    for floor, tokens in ((0.0, {40, 3000}), (-0.25, {7, 40, 3000}), (-0.2, {40, 3000})):
+        for top_k, top_p in ((0.0, 1.0), (2000.0, 1.0), (0.0, 0.99)):
+            how = torch.tensor([[1.0, top_k, top_p, 0.0, floor]], dtype=torch.float64).repeat(64, 1)
+            how[:, 3] = torch.arange(64) / 64
+            assert set(ops.sample(logits.expand(64, -1), how).tolist()) == tokens
+
+
+def masks(rows: int, vocab: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return random bits `[rows, vocab]`, all and none of them in the first two, and the words that hold them."""
+    allowed = torch.rand(rows, vocab, generator=torch.Generator().manual_seed(vocab)) < 0.5
+    allowed[0], allowed[1] = True, False
+    bits = torch.zeros(rows, -(-vocab // 32) * 32, dtype=torch.uint8)
+    bits[:, :vocab] = allowed
+    words = np.packbits(bits.numpy(), axis=1, bitorder="little").view(np.int32)
+    return allowed, torch.from_numpy(words)
+
+
+@pytest.mark.parametrize("vocab", [1, 31, 32, 33, 300, 4097, LARGE])
+def test_masks(ops: Ops, vocab: int) -> None:
+    """Bit by bit, in the rows that are named alone, in any order."""
+    rows = torch.tensor([5, 0, 3, 2])
+    allowed, words = masks(len(rows), vocab)
+    logits = make("peaked", vocab, ops, rows=6).float()
+    expected = logits.clone()
+    expected[rows] = expected[rows].masked_fill(~allowed, -torch.inf)
+    ops.mask(logits, rows, words)
+    assert torch.equal(logits, expected)
 
 
 def test_nothing_to_do(ops: Ops) -> None:
     """A step that samples nothing gets nothing."""
     logits = torch.empty(0, 300)
     assert ops.argmax(logits).shape == (0,)
-    assert ops.sample(logits, torch.empty(0, 4, dtype=torch.float64)).shape == (0,)
+    assert ops.sample(logits, torch.empty(0, 5, dtype=torch.float64)).shape == (0,)
     assert ops.top_k(logits, 5)[1].shape == (0, 5)
     assert ops.logprobs(logits, torch.empty(0, 2, dtype=torch.int64)).shape == (0, 2)
 

@@ -13,7 +13,7 @@ from kernels.pages import Pages, PageShape
 from kernels.reference.ops import ReferenceOps
 from kernels.triton_ops.ops import TritonOps
 from tests.kernels.cases import Case, Heads, assert_close, check_parts, exact_attention, make_case
-from tests.kernels.test_sampling import KINDS, make, ways
+from tests.kernels.test_sampling import KINDS, make, masks, ways
 
 CPU = torch.device("cpu")
 FORM = AttentionForm(0.125)
@@ -257,11 +257,23 @@ def test_draws_are_the_reference_s(ops: TritonOps, kind: str) -> None:
         assert torch.equal(ops.sample(logits, how), ReferenceOps(CPU, ops.dtype).sample(logits, how))
 
 
+def test_masks(ops: TritonOps) -> None:
+    """The bits of each named row, in one block of tokens and in several."""
+    for vocab in (1, 31, 300, 9001):
+        rows = torch.tensor([4, 0, 2])
+        allowed, words = masks(len(rows), vocab)
+        logits = make("peaked", vocab, ops, rows=5).float()
+        expected = logits.clone()
+        expected[rows] = expected[rows].masked_fill(~allowed, -torch.inf)
+        ops.mask(logits, rows, words)
+        assert torch.equal(logits, expected)
+
+
 def test_draws_take_no_notice_of_nan(ops: TritonOps) -> None:
     """A row whose best logit isn't finite gives its first best token, a NaN before all else."""
     logits = make("peaked", 300, ops, rows=3)
     logits[0, [299, 7]], logits[1, 30], logits[2] = -torch.nan, torch.inf, -torch.inf
-    how = torch.tensor([[1.0, 0.0, 1.0, 0.5]] * 3, dtype=torch.float64)
+    how = torch.tensor([[1.0, 0.0, 1.0, 0.5, -1.0]] * 3, dtype=torch.float64)
     assert ops.sample(logits, how).tolist() == [7, 30, 0]
 
 

@@ -186,3 +186,68 @@ def test_long_stop_strings_cost_a_look_a_character() -> None:
         assert stops.push("a") == ("", False)
     assert stops.push("c" * 10)[0] == "a" * 2998 + "c" * 10
     assert looked <= 3 * 3 * 3008
+
+
+@given(
+    text=st.text(alphabet="ab", max_size=40),
+    stops=st.lists(st.text("ab", min_size=1, max_size=6), min_size=1, max_size=3),
+    num_early=st.integers(0, 40),
+)
+def test_filter_takes_no_notice_of_what_is_complete_too_early(text: str, stops: list[str], num_early: int) -> None:
+    """The first stop string that is complete behind the early characters ends it, wherever it began."""
+    filtered = StopFilter(StopStrings(stops))
+    out, stopped = "", False
+    for place, character in enumerate(text):
+        passed, stopped = filtered.push(character, too_early=place < num_early)
+        assert not (stopped and place < num_early)
+        out += passed
+        if stopped:
+            break
+    ends = [end for end in range(num_early + 1, len(text) + 1) if text[:end].endswith(tuple(stops))]
+    assert stopped == bool(ends)
+    if ends:
+        before = text[: ends[0]]
+        assert out == before[: len(before) - max(len(stop) for stop in stops if before.endswith(stop))]
+    else:
+        assert out + filtered.flush() == text
+
+
+@given(text=st.text(alphabet="abc 🙂é", min_size=1, max_size=40), min_tokens=st.integers(0, 30), together=st.booleans())
+def test_no_stop_string_ends_an_output_before_min_tokens(text: str, min_tokens: int, together: bool) -> None:
+    """It ends with the first token from there on that completes one, be the tokens pushed one by one or all at once."""
+    stops = ["a", "é", "b 🙂"]
+    token_ids = BYTE_LEVEL.encode(text, add_special_tokens=False).ids
+    stream = TextStream(BYTE_LEVEL, StopStrings(stops), min_tokens=min_tokens)
+    count, out, stopped = 0, "", False
+    for some in [token_ids] if together else [[token] for token in token_ids]:
+        piece = stream.push(some)
+        count, out, stopped = count + piece.num_tokens, out + piece.text, piece.stopped
+        if stopped:
+            break
+    texts = [BYTE_LEVEL.decode(token_ids[: end + 1]) for end in range(len(token_ids))]
+    whole = [place for place in range(len(texts)) if not texts[place].endswith("\ufffd")]
+    before = ""
+    expected = len(token_ids), text, False
+    for place in whole:
+        ends = [end for end in range(len(before) + 1, len(texts[place]) + 1) if text[:end].endswith(tuple(stops))]
+        before = texts[place]
+        if ends and place + 1 >= min_tokens:
+            stop = max((stop for stop in stops if text[: ends[0]].endswith(stop)), key=len)
+            expected = place + 1, text[: ends[0] - len(stop)], True
+            break
+    assert (count, out + stream.flush(), stopped) == expected
+
+
+@given(st.lists(st.integers(0, BYTE_LEVEL.get_vocab_size() - 1), max_size=80), st.sampled_from([0, 1, 2]))
+def test_a_shown_special_token_is_written(token_ids: list[int], shown: int) -> None:
+    """A special token that is shown stands in the text as it is named; what is between such tokens is as ever."""
+    stream = Utf8Stream(BYTE_LEVEL, frozenset([shown]))
+    text = "".join([*(stream.push(token_id) for token_id in token_ids), stream.flush()])
+    runs: list[list[int]] = [[]]
+    for token_id in token_ids:
+        if token_id == shown:
+            runs.append([])
+        else:
+            runs[-1].append(token_id)
+    name = BYTE_LEVEL.id_to_token(shown)
+    assert text == name.join(BYTE_LEVEL.decode(run, skip_special_tokens=True) for run in runs)

@@ -67,6 +67,24 @@ def test_stop_string_ends_the_request(shared_worker: WorkerProcess, run: Run, to
     run(story())
 
 
+def test_stop_string_waits_for_min_tokens(shared_worker: WorkerProcess, run: Run, tokenize: Tokenize) -> None:
+    """One that is complete too early is text like any other; the next one ends the output."""
+
+    async def story() -> None:
+        head, text = "one END two ", "one END two END three"
+        tokens = tokenize(text)
+        least = len(tokenize(head))
+        async with channel(shared_worker.address) as client:
+            stream = client.generate()
+            number = await stream.submit([ECHO, 0, *tokens], stop=["END"], sampling={"min_tokens": least})
+            end = await stream.end(number)
+            assert stream.text(number) == head
+            assert end.finished.reason == pb.FINISH_REASON_STOP
+            assert least <= end.finished.usage.completion_tokens < len(tokens)
+
+    run(story())
+
+
 def test_end_token_is_counted_and_not_shown(shared_worker: WorkerProcess, run: Run, tokenize: Tokenize) -> None:
     """A stop token id that ends an output counts as generated, and its text is not part of the output."""
 
@@ -300,6 +318,26 @@ def test_refusal_ends_all_outputs(shared_worker: WorkerProcess, run: Run) -> Non
         ({"token_ids": [10**6]}, "prompt"),
         ({"sampling": {"temperature": -1.0}}, "temperature"),
         ({"sampling": {"temperature": float("nan")}}, "temperature"),
+        ({"sampling": {"min_p": 1.5}}, "min_p"),
+        ({"sampling": {"min_p": float("nan")}}, "min_p"),
+        ({"sampling": {"frequency_penalty": -2.5}}, "frequency_penalty"),
+        ({"sampling": {"presence_penalty": float("inf")}}, "presence_penalty"),
+        ({"sampling": {"repetition_penalty": 0.009}}, "repetition_penalty"),
+        ({"sampling": {"repetition_penalty": -1.0}}, "repetition_penalty"),
+        ({"sampling": {"repetition_penalty": float("nan")}}, "repetition_penalty"),
+        ({"sampling": {"logit_bias": {10**6: 1.0}}}, "logit_bias"),
+        ({"sampling": {"logit_bias": {3: 101.0}}}, "logit_bias"),
+        ({"sampling": {"logit_bias": {3: float("nan")}}}, "logit_bias"),
+        ({"sampling": {"logit_bias": dict.fromkeys(range(1025), 1.0)}}, "logit_bias"),
+        ({"sampling": {"min_tokens": 9, "max_tokens": 8}}, "min_tokens"),
+        ({"sampling": {"stop_token_ids": range(1025)}}, "stop_token_ids"),
+        ({"sampling": {"min_p": 0.1}, "beam_search": pb.BeamSearch(width=4)}, "min_p"),
+        ({"sampling": {"min_tokens": 1}, "beam_search": pb.BeamSearch(width=4)}, "min_tokens"),
+        ({"sampling": {"logit_bias": {3: 1.0}}, "beam_search": pb.BeamSearch(width=4)}, "logit_bias"),
+        ({"sampling": {"frequency_penalty": 1.0}, "beam_search": pb.BeamSearch(width=4)}, "frequency_penalty"),
+        ({"sampling": {"presence_penalty": 1.0}, "beam_search": pb.BeamSearch(width=4)}, "presence_penalty"),
+        ({"sampling": {"repetition_penalty": 1.1}, "beam_search": pb.BeamSearch(width=4)}, "repetition_penalty"),
+        ({"sampling": {"grammar": pb.Grammar(kind=2, text="a")}, "beam_search": pb.BeamSearch(width=4)}, "grammar"),
         ({"stop": [""]}, "stop"),
         ({"stop": ["x"] * 65}, "stop"),
         ({"session": "é" * 200}, "session"),

@@ -28,7 +28,7 @@ def part(sampling: SamplingParams, *, position: int = 0, key: int = 7) -> Sequen
 
 def sample(ops: Ops, logits: torch.Tensor, parts: list[SequenceStep]) -> torch.Tensor:
     """Sample a token of each row."""
-    return sampler.sample(logits, parts, ops, torch.from_numpy)
+    return sampler.sample(logits, parts, ops, lambda *arrays: tuple(map(torch.from_numpy, arrays)))
 
 
 def draws(ops: Ops, logits: torch.Tensor, sampling: SamplingParams, count: int) -> torch.Tensor:
@@ -99,6 +99,23 @@ def test_top_k_and_top_p_together(ops: Ops) -> None:
     assert set(tokens.tolist()) == {0}  # 0.4 / 0.7 reaches a half; of all four it would not
 
 
+@pytest.mark.parametrize("options", [{}, {"top_k": 40}, {"top_p": 0.97}])
+def test_min_p_keeps_what_is_likely_enough_beside_the_best(ops: Ops, options: dict[str, float]) -> None:
+    """Drawn tokens have that share of the best one's probability, each that has it sometimes, at the temperature."""
+    logits = torch.randn(VOCAB, generator=torch.Generator().manual_seed(4))
+    share = (logits / 0.7).softmax(-1)
+    allowed = set((share >= 0.2 * share.max()).nonzero()[:, 0].tolist())
+    assert len(allowed) > 3
+    sampling = SamplingParams(temperature=0.7, min_p=0.2, **options)  # type: ignore[arg-type]
+    assert set(draws(ops, logits, sampling, 1000).tolist()) == allowed
+
+
+def test_min_p_one_is_greedy(ops: Ops) -> None:
+    """Nothing but the best token has all of its own probability."""
+    logits = flat_and_peaked()
+    assert set(draws(ops, logits, SamplingParams(min_p=1.0), 50).tolist()) == {int(logits.argmax())}
+
+
 def test_same_key_and_position_repeat(ops: Ops) -> None:
     """A seed repeats its tokens; another seed and another position give others."""
     logits = torch.zeros(1, VOCAB)
@@ -111,7 +128,7 @@ def test_same_key_and_position_repeat(ops: Ops) -> None:
 
 def test_batch_mates_change_nothing(ops: Ops) -> None:
     """Each row of a mixed batch draws what it draws alone, also where many logits are equal."""
-    num_rows = 66  # more of each kind than are drawn at once
+    num_rows = 88  # more of each kind than are drawn at once
     logits = torch.randn(num_rows, VOCAB, generator=torch.Generator().manual_seed(5)).bfloat16()
     options = [
         SamplingParams(temperature=0.0),
@@ -120,6 +137,8 @@ def test_batch_mates_change_nothing(ops: Ops) -> None:
         SamplingParams(temperature=1.0, top_p=0.8),
         SamplingParams(temperature=1.5, top_k=500, top_p=0.95),
         SamplingParams(temperature=9.0, top_p=0.99),
+        SamplingParams(temperature=2.0, min_p=0.1),
+        SamplingParams(temperature=4.0, top_k=400, top_p=0.9, min_p=0.3),
     ]
     parts = [part(options[row % len(options)], position=row, key=row * row) for row in range(num_rows)]
     together = sample(ops, logits, parts)
@@ -165,5 +184,7 @@ def test_nothing_waits_for_the_device() -> None:
     ops = ReferenceOps(meta, torch.bfloat16)
     logits = torch.empty((len(rows), VOCAB), dtype=torch.bfloat16, device=meta)
     for parts in ([part(one) for one in rows], [part(rows[3])] * 4):
-        tokens = sampler.sample(logits, parts, ops, lambda array: torch.from_numpy(array).to(meta))
+        tokens = sampler.sample(
+            logits, parts, ops, lambda *arrays: tuple(torch.from_numpy(one).to(meta) for one in arrays)
+        )
         assert tokens.shape == (4,) and tokens.dtype == torch.int64 and tokens.is_meta
