@@ -2,6 +2,8 @@
 
 import time
 
+import structlog
+
 from gateway.api import sse
 from gateway.api.errors import ApiError, from_worker
 from gateway.api.exchange import Exchange
@@ -13,10 +15,13 @@ from gateway.api.responses.objects import error_of
 from gateway.api.responses.planning import Plan
 from gateway.api.responses.scribe import ending_of, joined
 from gateway.api.running import Running
+from gateway.reads import StoreAway
 from gateway.workers.errors import WorkerError
 from gateway.workers.generation import Event as WorkerEvent
 from gateway.workers.generation import Finished
 from tenants.contracts import ResponseRecord
+
+_log = structlog.get_logger("gateway.responses")
 
 
 async def stream(exchange: Exchange, plan: Plan, running: Running) -> None:
@@ -104,7 +109,10 @@ async def _ended(exchange: Exchange, plan: Plan, steps: list[Step], ending: Endi
             created_at=plan.document.head["created_at"],
             document=data,
         )
-        if await exchange.web.responses.kept(plan.owner, record):
+        try:
+            await exchange.web.responses.keep(plan.owner, record)
             return events
+        except StoreAway as error:
+            _log.warning("response_not_stored", response_id=plan.id, reason=str(error))
     events[-1]["response"]["store"] = False
     return events

@@ -17,9 +17,9 @@ from collections.abc import Sequence
 
 import structlog
 
-from gateway.api.errors import ApiError, Headers, InternalError, WorkerFailed, from_worker
+from gateway.api.errors import ApiError, Headers, InternalError, Overloaded, WorkerFailed, from_worker
 from gateway.api.responses.answering import failed
-from gateway.api.responses.document import Document, Ending, Step, encoded
+from gateway.api.responses.document import Ending, Step, encoded
 from gateway.api.responses.planning import Plan
 from gateway.api.responses.scribe import ending_of
 from gateway.api.running import Running, running
@@ -85,10 +85,6 @@ class BackgroundRun:
             async with asyncio.timeout(seconds):
                 await self._news.wait()
 
-    def document(self) -> Document:
-        """Return what there is of it."""
-        return self.plan.document_of(tuple(self.steps), self.ending)
-
     async def _live(self, begun: "asyncio.Future[Headers]") -> None:
         """Generate to the end; whatever goes wrong before it has begun is for who waits for that."""
         self._web.drain.enter(self)
@@ -100,6 +96,7 @@ class BackgroundRun:
         except Exception as error:  # noqa: BLE001  # whoever waits for the beginning raises it; later it is a defect
             if begun.done():
                 _log.exception("response_failed", response_id=self.plan.id)
+                self.ending = failed(InternalError())
             else:
                 begun.set_exception(error)
         finally:
@@ -113,7 +110,10 @@ class BackgroundRun:
             [self._run] = started.runs
             record = self._record()
             assert record is not None, "the plan has checked its size"
-            await self._web.responses.run(self.owner, services.keep, owner=self.owner, response=record)
+            try:
+                await self._web.responses.keep(self.owner, record)
+            except StoreAway as error:
+                raise Overloaded("Responses can't be stored just now. Try again in a moment.") from error
             begun.set_result(started.permit.headers(time.monotonic()))
             if self._error is not None:
                 self._run.fail(self._error)
@@ -174,7 +174,11 @@ class BackgroundRun:
         deadline = time.monotonic() + services.LEASE_SECONDS
         while True:
             try:
-                return await self._web.responses.go_on(self.owner, record)
+                if await self._web.responses.go_on(self.owner, record):
+                    return True
+                # A write that seemed to fail may have come through.
+                found = await self._web.responses.read(self.owner, record.id)
+                return found is not None and found.status == record.status
             except StoreAway as error:
                 if time.monotonic() > deadline:
                     _log.error("response_end_not_stored", response_id=self.plan.id, reason=str(error))

@@ -1,5 +1,6 @@
 """What a response goes on from: the items of the previous response, those that are referred to, and the new ones."""
 
+import asyncio
 from collections.abc import Mapping, Sequence
 
 from gateway.api.errors import BadRequest
@@ -19,7 +20,7 @@ from gateway.api.responses.objects import without_scores
 from gateway.api.responses.request import ResponseRequest
 from tenants.contracts import ResponseOwner, ResponseRecord
 
-MAX_HOMES = 32  # responses that one request may refer to
+MAX_HOMES = 8  # responses that one request may refer to
 
 
 async def context_items(
@@ -61,7 +62,7 @@ async def _previous_items(desk: ResponseDesk, owner: ResponseOwner, response_id:
             f"`previous_response_id` names a response that is {record.status}: go on from one that is completed",
             param="previous_response_id",
         )
-    return items_of(record)
+    return await asyncio.to_thread(items_of, record)
 
 
 async def _referred(
@@ -76,7 +77,8 @@ async def _referred(
             param="input",
         )
     records = await desk.find_all(owner, sorted(homes)) if homes else []
-    return {item["id"]: item for record in records for item in items_of(record)} | dict(known)
+    lists = [await asyncio.to_thread(items_of, record) for record in records]
+    return {item["id"]: item for items in lists for item in items} | dict(known)
 
 
 def _item(one: Given, number: int, found: Mapping[str, Item], response_id: str) -> Item:

@@ -1,27 +1,25 @@
 """Stored responses as one web process reaches them, off the event loop; and those that it generates by itself."""
 
 import asyncio
+import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol, TypeVar
 
-import structlog
-
 from gateway.api.errors import Overloaded, RateLimited
+from gateway.api.responses.room import Room
 from gateway.reads import Reads, StoreAway
 from tenants import responses as reads
 from tenants.contracts import ResponseOwner, ResponseRecord
 from tenants.services import responses as services
 
 NUM_THREADS = 4
-SECONDS = 10.0  # of one call
+SECONDS = 5.0  # of one call, its turn included
 MOST_AT_ONCE = 2  # calls of one tenant that are with Postgres; nobody holds all threads
 MOST_WAITING = 64  # and that wait for those
 MOST_RUNNING, MOST_OF_A_TENANT = 512, 128  # in the background of this process
 
 Result = TypeVar("Result")
-
-_log = structlog.get_logger("gateway.responses")
 
 
 class Background(Protocol):
@@ -42,6 +40,7 @@ class ResponseDesk:
         self._turns: dict[str, asyncio.Semaphore] = {}
         self._waiting: Counter[str] = Counter()
         self._running: dict[str, Background] = {}
+        self._room = Room()
 
     # ---------------------------------------------------------------- Postgres
 
@@ -67,25 +66,34 @@ class ResponseDesk:
         except StoreAway as error:
             raise Overloaded("Stored responses can't be reached just now. Try again in a moment.") from error
 
-    async def kept(self, owner: ResponseOwner, response: ResponseRecord) -> bool:
-        """Store a response that has ended. False: Postgres is away; the client has its answer nevertheless."""
-        try:
-            await self._in_turn(owner.tenant_id, services.keep, owner=owner, response=response)
-        except StoreAway as error:
-            _log.warning("response_not_stored", response_id=response.id, reason=str(error))
-            return False
-        return True
+    def check_room(self, owner: ResponseOwner) -> None:
+        """Raise RateLimited where a tenant has stored more of late than it may."""
+        if (wait := self._room.wait(owner.tenant_id, time.monotonic())) > 0:
+            raise RateLimited(
+                "Your responses fill the store faster than they may: wait, or set `store` to false.", wait_seconds=wait
+            )
+
+    async def keep(self, owner: ResponseOwner, response: ResponseRecord) -> None:
+        """Store a new response, whatever else waits. Raises StoreAway."""
+        await self._in_turn(owner.tenant_id, services.keep, owner=owner, response=response)
+        self._room.take(owner.tenant_id, len(response.document), time.monotonic())
 
     async def go_on(self, owner: ResponseOwner, response: ResponseRecord) -> bool:
         """Write how far a response in the background has come. False: it is to stop. Raises StoreAway."""
         return await self._in_turn(owner.tenant_id, services.go_on, owner=owner, response=response)
 
+    async def read(self, owner: ResponseOwner, response_id: str) -> ResponseRecord | None:
+        """Return a response as `find` does, whatever else waits. Raises StoreAway."""
+        return await self._in_turn(owner.tenant_id, reads.response, owner, response_id)
+
     async def _in_turn(self, tenant_id: str, call: Callable[..., Result], /, *args: Any, **kwargs: Any) -> Result:
         turns = self._turns.setdefault(tenant_id, asyncio.Semaphore(MOST_AT_ONCE))
         self._waiting[tenant_id] += 1
         try:
-            async with turns:
+            async with asyncio.timeout(SECONDS), turns:
                 return await self._threads.run(call, *args, **kwargs)
+        except TimeoutError as error:
+            raise StoreAway("too many calls of the tenant's wait for Postgres") from error
         finally:
             self._waiting[tenant_id] -= 1
             if not self._waiting[tenant_id]:

@@ -127,7 +127,7 @@ async def _in_background(exchange: Exchange, grant: KeyGrant, plan: Plan, *, str
     if streamed:
         await Follower(exchange, Here(run), head=plan.document.head, after=-1, padded=plan.padded).follow()
     else:
-        await exchange.json(response_of(run.document()))
+        await exchange.json(response_of(plan.document))  # as it was stored, however far it has come since
 
 
 async def _found(exchange: Exchange, owner: ResponseOwner) -> ResponseRecord:

@@ -69,6 +69,7 @@ async def plan_response(web: Web, grant: KeyGrant, request: ResponseRequest, *, 
     tokens, items = await _fitting(model, request, items, _room(model, grant, request))
     document = Document(head=head_of(request, response_id=response_id, created_at=int(time.time())), input=items)
     if request.stored:
+        web.responses.check_room(owner)
         _check_size(document, request)
     chat = chat_of(request, [])
     tools = plan_of(chat, model)

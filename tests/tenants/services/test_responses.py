@@ -90,7 +90,7 @@ def test_no_text_lies_open(owner: ResponseOwner) -> None:
     """What the table holds shows nothing; under another pepper, it is as if it weren't there."""
     response = kept(owner)
     with connection.cursor() as cursor:
-        cursor.execute("SELECT r::text, convert_from(sealed, 'LATIN1') FROM tenants_storedresponse AS r")
+        cursor.execute("SELECT r::text, encode(sealed, 'escape') FROM tenants_storedresponse AS r")
         assert "harbour" not in str(cursor.fetchall())
     assert "harbour" not in repr(now(owner, response))
 

@@ -190,3 +190,17 @@ def test_a_worker_that_refuses_fails_it(stack: Stack) -> None:
         response_id = create(client, input="x " * 200, background=True)["id"]
         failed = ended(client, response_id)
     assert (failed["status"], failed["error"]["code"], failed["output"]) == ("failed", "invalid_prompt", [])
+
+
+def test_a_database_that_is_away_for_a_while_costs_no_response(stack: Stack, client: httpx.Client) -> None:
+    """It goes on meanwhile, and its end is stored, and told, once there is somewhere to store it."""
+    body = ASK | LONG | {"max_output_tokens": 400, "stream": True}
+    with client.stream("POST", "/v1/responses", json=body) as answer:
+        lines = (line.removeprefix("data: ") for line in answer.iter_lines() if line.startswith("data: "))
+        told = [json.loads(next(lines))]
+        with stack.without_postgres():
+            while sum(event["type"] == "response.output_text.delta" for event in told) < 5:
+                told.append(json.loads(next(lines)))
+        told += map(json.loads, lines)
+    assert (told[-1]["type"], told[-1]["response"]["usage"]["output_tokens"]) == ("response.incomplete", 400)
+    assert state(client, told[-1]["response"]["id"])["output"] == told[-1]["response"]["output"]

@@ -1,15 +1,19 @@
 """Creating responses through real processes, with OpenAI's SDK and by hand."""
 
 import json
+import uuid
 from typing import Any
 
 import httpx
+import msgspec
 import openai
+import psycopg
 import pytest
 from openai import OpenAI
 from openai.types.responses import ResponseStreamEvent
 from pydantic import BaseModel, TypeAdapter
 
+from gateway.api.responses import answers
 from tests.gateway.wire.stack import Stack, TenantInTest, wait_for
 
 ASK: dict[str, Any] = {"model": "tiny", "input": "Where is the harbour?", "max_output_tokens": 8, "temperature": 0}
@@ -345,3 +349,97 @@ def test_a_call_is_made_and_answered(client: httpx.Client, sdk: OpenAI) -> None:
     )
     assert second.output[0].type == "message"
     assert refused(client, 400, previous_response_id=first.id)["param"] == "input"
+
+
+def test_answers_are_what_the_document_says(client: httpx.Client) -> None:
+    """The OpenAPI document is made of these types."""
+    made = create(client, include=[LOGPROBS], top_logprobs=1)
+    msgspec.convert(made, answers.Response, strict=True)
+    msgspec.convert(client.get(f"/v1/responses/{made['id']}/input_items").json(), answers.ItemList, strict=True)
+    for event in events(client, include=[LOGPROBS], top_logprobs=1):
+        msgspec.convert(event, answers.Event, strict=True)
+    msgspec.convert(client.delete(f"/v1/responses/{made['id']}").json(), answers.Deleted, strict=True)
+    counted = client.post("/v1/responses/input_tokens", json=ASK).json()
+    msgspec.convert(counted, answers.InputTokens, strict=True)
+
+
+@pytest.mark.parametrize("how", [{}, {"stream": True}, {"background": True}], ids=["whole", "streamed", "background"])
+def test_a_request_that_is_sent_again_is_answered_once(client: httpx.Client, how: dict[str, Any]) -> None:
+    """Under one Idempotency-Key there is one response."""
+    key = {"Idempotency-Key": uuid.uuid4().hex}
+    first, second = (client.post("/v1/responses", json=ASK | how, headers=key) for _ in range(2))
+    assert (first.status_code, first.text) == (200, second.text)
+    assert second.headers["idempotent-replayed"] == "true"
+
+
+def test_deltas_hide_their_length_where_that_is_asked_for(client: httpx.Client) -> None:
+    """Delta and padding together have one of few lengths; nothing is padded unasked."""
+    told = events(client, stream_options={"include_obfuscation": True})
+    deltas = [event for event in told if event["type"] == "response.output_text.delta"]
+    assert {len(msgspec.json.encode(event["delta"])) + len(event["obfuscation"]) for event in deltas} <= {64, 128}
+    assert all("obfuscation" not in event for event in told if "delta" not in event)
+    assert all("obfuscation" not in event for event in events(client))
+
+
+def test_no_text_is_logged(stack: Stack, client: httpx.Client) -> None:
+    """Whatever becomes of it: neither what went in, nor what came out."""
+    word = f"secret{uuid.uuid4().hex}"
+    made = create(client, input=word, instructions=word, metadata={"k": word}, user=word)
+    refused(client, 400, input=[{"role": "user", "content": word}, {"type": "item_reference", "id": word}])
+    refused(client, 400, input=word, previous_response_id=word)
+    for path in ("", "/input_items"):
+        client.get(f"/v1/responses/{made['id']}{path}").raise_for_status()
+    with stack.http(stack.tenant(max_context=64, max_output=64).key()) as small:
+        failed = create(small, input=word * 3, background=True)
+        wait_for(lambda: small.get(f"/v1/responses/{failed['id']}").json()["status"] == "failed", what="its end")
+    assert made["id"] in stack.web.log()
+    assert word not in stack.web.log()
+    with psycopg.connect(stack.env["DATABASE_URL"]) as database:
+        rows = database.execute("SELECT r::text, encode(sealed, 'escape') FROM tenants_storedresponse AS r")
+        assert word not in str(rows.fetchall())
+
+
+@pytest.mark.parametrize("depth", [100, 500, 900, 5000, 200_000])
+@pytest.mark.parametrize(
+    "body",
+    [
+        '{{"model": "tiny", "input": "x", "text": {{"format": {{"type": "json_schema", "name": "n", '
+        '"schema": {0}}}}}}}',
+        '{{"model": "tiny", "input": "x", "tools": [{{"type": "function", "name": "f", "parameters": {0}}}]}}',
+        '{{"model": "tiny", "input": [{{"role": "user", "content": "x", "more": {0}}}]}}',
+        '{{"model": "tiny", "input": [{{"role": "assistant", "content": [{{"type": "output_text", "text": "x", '
+        '"logprobs": [{0}]}}]}}, {{"role": "user", "content": "x"}}], "max_output_tokens": 1}}',
+        '{{"model": "tiny", "input": [{{"type": "function_call", "call_id": "c", "name": "f", "arguments": "{{}}", '
+        '"parsed_arguments": {0}}}, {{"type": "function_call_output", "call_id": "c", "output": "x"}}], '
+        '"max_output_tokens": 1}}',
+    ],
+    ids=["schema", "parameters", "unknown", "logprobs", "parsed"],
+)
+def test_depth_is_no_defect(client: httpx.Client, body: str, depth: int) -> None:
+    """JSON that is nested as deep as one likes is served or refused."""
+    nested = '{"a":' * depth + "{}" + "}" * depth
+    answer = client.post("/v1/responses", content=body.format(nested), headers={"content-type": "application/json"})
+    assert answer.status_code in (200, 400), answer.text[:500]
+
+
+@pytest.mark.parametrize(
+    "item",
+    [
+        {"role": "user", "content": "\0"},
+        {"role": "user", "content": "", "id": "\0"},
+        {"role": "user", "content": "🦜" * 10, "id": "é" * 128},
+        {"role": "user", "content": []},
+        {"type": "function_call", "call_id": "\0", "name": "f", "arguments": "not JSON"},
+    ],
+    ids=["nul", "an id of nul", "other planes", "no parts", "an argument"],
+)
+def test_odd_items_are_kept_as_they_are(client: httpx.Client, item: dict[str, Any]) -> None:
+    """They come back, and can be gone on from."""
+    items = [item]
+    if item.get("type") == "function_call":
+        items.append({"type": "function_call_output", "call_id": item["call_id"], "output": ""})
+    made = create(client, input=items)
+    listed = client.get(f"/v1/responses/{made['id']}/input_items", params={"order": "asc"}).json()["data"]
+    for name in ("id", "call_id", "arguments"):
+        assert listed[0].get(name) == item.get(name, listed[0].get(name))
+    create(client, input="And then?", previous_response_id=made["id"])
