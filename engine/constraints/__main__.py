@@ -7,6 +7,7 @@ this process or is given up with it, and the core never sees it.
 """
 
 import resource
+import signal
 import sys
 import threading
 from pathlib import Path
@@ -19,6 +20,7 @@ from engine.replay.frames import read_frame, write_frame
 _STDIN, _STDOUT = 0, 1
 _STACK_BYTES = 4 << 20  # half of what the core's threads have
 _MEMORY_BYTES = 1 << 30  # beyond what the vocabulary takes
+_CPU_SECONDS = 5.0  # of processor time for one grammar: how busy the machine is makes no difference
 _PAGE_BYTES = resource.getpagesize()
 
 
@@ -34,21 +36,25 @@ def main() -> int:
 
 def _answer() -> None:
     from engine.constraints.compile import open_compiler  # imports llguidance
+    from engine.constraints.trial import try_out
 
     path, size, *eos_token_ids = sys.argv[1:]
+    ends = [int(token) for token in eos_token_ids]
     compile_grammar, problem = None, ""
     try:
-        compile_grammar = open_compiler(Path(path).read_bytes(), int(size), [int(token) for token in eos_token_ids])
+        compile_grammar = open_compiler(Path(path).read_bytes(), int(size), ends)
     except GrammarError as error:
         problem = str(error)
     _limit_memory()
     while (frame := read_frame(_STDIN)) is not None:
         question, verdict = decode_question(frame), Verdict(problem)
         if question.kind and compile_grammar is not None:
+            signal.setitimer(signal.ITIMER_PROF, _CPU_SECONDS)  # whose signal ends the process
             try:
-                compile_grammar(grammar_of(question))
+                try_out(compile_grammar(grammar_of(question)), frozenset(ends))
             except GrammarError as error:
                 verdict = Verdict(str(error))
+            signal.setitimer(signal.ITIMER_PROF, 0)
         write_frame(_STDOUT, encode(verdict))
 
 

@@ -14,7 +14,7 @@ Mask = npt.NDArray[np.uint32]
 class Constraint(Protocol):
     """How far one output has come in its grammar. One for each output: no two share any state."""
 
-    seconds: float  # that the last mask took to make; 0: it was there
+    seconds: float  # of processor time that a mask has taken lately, more than less; of the first ones, to expect
 
     def mask(self, tokens: Sequence[int], num_prompt: int) -> Mask:
         """Return which tokens may come next, as `engine.step.StepOptions.mask`; end tokens where the grammar may end.

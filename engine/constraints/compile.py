@@ -75,9 +75,10 @@ def _source(grammar: Grammar) -> str:
 def _limits() -> LLParserLimits:
     return LLParserLimits(
         initial_lexer_fuel=1_000_000,
-        step_lexer_fuel=100_000,
-        step_max_items=20_000,
-        max_lexer_states=20_000,
+        step_lexer_fuel=30_000,
+        step_max_items=50_000,
+        max_items_in_row=20_000,  # what a union of large objects may need
+        max_lexer_states=30_000,  # of about 700 bytes each, in each output that follows the grammar
         max_grammar_size=200_000,
         verbose_errors=False,
     )

@@ -10,6 +10,8 @@ from engine.constraints.masks import allow
 from engine.constraints.vocabulary import Vocabulary
 from engine.errors import GrammarError, InvariantError
 
+_FIRST_SECONDS = 0.001  # to expect of a first mask, which finds nothing that was worked out before
+_FADE = 0.8  # of what a mask has taken, from one to the next: who was slow once may be again
 _MAX_REASON = 600  # characters of the library's explanation
 
 
@@ -43,7 +45,7 @@ class Following:
     __slots__ = ("_address", "_ends", "_grammar", "_mask", "_matcher", "_num_seen", "_words", "seconds")
 
     def __init__(self, grammar: CompiledGrammar, ends: frozenset[int]) -> None:
-        self.seconds = 0.0
+        self.seconds = _FIRST_SECONDS
         self._grammar = grammar
         self._ends = ends
         self._matcher: LLMatcher | None = None
@@ -63,7 +65,7 @@ class Following:
         if num_output != self._num_seen:
             if num_output < self._num_seen:
                 raise InvariantError(f"an output of {self._num_seen} tokens has {num_output}")
-            began = time.perf_counter()
+            began = time.thread_time()
             try:
                 self._take(list(tokens[num_prompt + self._num_seen :]))
             except BaseException as error:
@@ -71,7 +73,7 @@ class Following:
                     raise
                 raise GrammarError(f"the output cannot be followed any further: {error}") from error
             self._num_seen = num_output
-            self.seconds = time.perf_counter() - began
+            self.seconds = max(time.thread_time() - began, self.seconds * _FADE)
         return self._mask
 
     def _take(self, tokens: list[int]) -> None:

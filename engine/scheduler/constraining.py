@@ -1,8 +1,8 @@
 """Requests whose outputs must follow a grammar: how they get to one, and how they are led along it.
 
     submit ── the grammar is not at hand ─▶ HELD, while a thread prepares it ─▶ in line, with a constraint
-    commit ── a token has come ─▶ the constraint takes it and makes its next mask
-              it takes long, or others have taken long in this step ─▶ made by a thread; the sequence sits plans out
+    commit ── a token has come ─▶ the constraint takes it and makes its next mask: at once where that has taken next
+                                  to nothing lately, else in a thread (mask_threads.py)
 
 A plan only reads masks that are there, so nothing in it can fail. Nobody waits for a grammar but who asks for it.
 """
@@ -12,15 +12,16 @@ from collections.abc import Collection, Iterable
 from engine.constraints.base import Grammars, Preparation
 from engine.errors import GrammarError
 from engine.request import FinishReason, GenerationRequest, RefusalCode
+from engine.scheduler.mask_threads import MaskThreads
 from engine.scheduler.outputs import Refusal, RequestOutput
 from engine.scheduler.roster import Roster
 from engine.scheduler.sequence import SequenceState, State
-from engine.scheduler.slow_masks import SlowMasks
 
 PREPARE_SECONDS = 30.0  # how long a request waits for its grammar
 LOOK_SECONDS = 0.002  # how often an idle loop looks whether one is ready, or a mask
-SLOW_SECONDS = 0.0005  # a mask that took longer is made by a thread the next time
-STEP_SECONDS = 0.004  # for the masks of one step; what is left then is made by the thread
+SMALL_SECONDS = 0.0001  # a constraint whose masks have taken no longer makes the next one at once
+SLOW_SECONDS = 0.002  # one whose masks have taken longer is not waited for
+STEP_SECONDS = 0.004  # for the masks of one step that are waited for, and the same again for those made at once
 
 
 class Constraining:
@@ -31,7 +32,7 @@ class Constraining:
         self._roster = roster
         self._grammars = grammars
         self._waiting: dict[SequenceState, Preparation] = {}
-        self._slow = SlowMasks()
+        self._threads = MaskThreads()
 
     @property
     def num_waiting(self) -> int:
@@ -41,7 +42,7 @@ class Constraining:
     @property
     def late(self) -> Collection[SequenceState]:
         """Sequences that no plan may have sample: their masks are not there yet."""
-        return self._slow.late
+        return self._threads.late
 
     def prepare(self, request: GenerationRequest) -> Preparation | None:
         """Begin to prepare the grammar of a request; None: it has none, or none can be had."""
@@ -95,18 +96,21 @@ class Constraining:
             constraint = sequence.constraint
             if constraint is None or not sequence.generated or sequence.state is State.ENDED:
                 continue
-            if constraint.seconds > SLOW_SECONDS or left <= 0:
-                self._slow.put(sequence)
+            if constraint.seconds > SMALL_SECONDS or left <= 0:
+                self._threads.give(sequence, slow=constraint.seconds > SLOW_SECONDS)
                 continue
             try:
                 constraint.mask(sequence.tokens, sequence.num_prompt)
             except GrammarError as error:
                 self._roster.finish(sequence, FinishReason.ERROR, now, message=str(error))
             left -= constraint.seconds
+        if self._threads.late:
+            self._threads.wait(STEP_SECONDS)
+            self.take_masks(now)
         return self._roster.take_events()
 
     def take_masks(self, now: float) -> None:
         """Let sequences go on whose masks are there now, and end those that cannot."""
-        for sequence, problem in self._slow.take():
+        for sequence, problem in self._threads.take():
             if problem and sequence.state is not State.ENDED:
                 self._roster.finish(sequence, FinishReason.ERROR, now, message=problem)

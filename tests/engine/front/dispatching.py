@@ -2,6 +2,7 @@
 
 import asyncio
 import threading
+from collections.abc import Collection
 from pathlib import Path
 
 from tokenizers import Tokenizer
@@ -38,12 +39,16 @@ class Front:
         return [token for character in text for token in self.tokenizer.encode(character, add_special_tokens=False).ids]
 
 
-async def reap() -> None:
-    """Wait until this process's children that were told to end are gone."""
-    async with asyncio.timeout(DEADLINE_SECONDS):
-        while any(one.name.startswith("child-") for one in threading.enumerate()):  # noqa: ASYNC110
-            await asyncio.sleep(0.001)
-    await asyncio.sleep(0)  # what their threads have left to the loop
+def watching_children() -> set[threading.Thread]:
+    """Return the threads of this process that wait for the end of a child, one each."""
+    return {thread for thread in threading.enumerate() if thread.name.startswith("child-")}
+
+
+async def reap(besides: Collection[threading.Thread] = ()) -> None:
+    """Wait until children that were told to end are gone: all but those of `besides`."""
+    for thread in watching_children().difference(besides):
+        await asyncio.to_thread(thread.join, DEADLINE_SECONDS)
+    await asyncio.sleep(0)  # what the threads have left to the loop
 
 
 class Client:

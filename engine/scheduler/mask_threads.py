@@ -1,0 +1,85 @@
+"""Masks that may take long are made by threads, and only so much is waited for; a sequence without its mask sits out.
+
+    quick   made while the loop waits for them, for some milliseconds at most
+    slow    made by a thread that others go before; nobody waits for them
+
+Compiled code makes them, without the interpreter's lock.
+"""
+
+import os
+import threading
+import time
+from collections import deque
+from queue import SimpleQueue
+
+from engine.errors import GrammarError
+from engine.scheduler.sequence import SequenceState
+
+_MOST_QUICK = 4  # threads
+_SLOW_NICENESS = 10  # of the slow one: on a busy machine it gets a tenth of what the model's threads get
+
+Order = tuple[SequenceState, list[int], threading.Semaphore | None]
+
+
+class MaskThreads:
+    """Sequences whose next mask is still to come. The loop gives and takes, the threads work."""
+
+    def __init__(self) -> None:
+        self.late: set[SequenceState] = set()  # they have no mask yet: no plan may have them sample
+        self._quick: SimpleQueue[Order] = SimpleQueue()
+        self._slow: SimpleQueue[Order] = SimpleQueue()
+        self._made: deque[tuple[SequenceState, str]] = deque()
+        self._awaited = threading.Semaphore(0)  # of the quick ones that were given since the last wait, those made
+        self._num_awaited = 0
+        self._threads: list[threading.Thread] = []
+
+    def give(self, sequence: SequenceState, *, slow: bool) -> None:
+        """Have the mask for a sequence's tokens made. They stay as they are: it is in no plan until then."""
+        if not self._threads:
+            self._start()
+        self.late.add(sequence)
+        if slow:
+            self._slow.put((sequence, sequence.tokens, None))
+        else:
+            self._num_awaited += 1
+            self._quick.put((sequence, sequence.tokens, self._awaited))
+
+    def wait(self, seconds: float) -> None:
+        """Wait until the quick ones are made that were given since the last wait, or until so long is over."""
+        count, self._num_awaited = self._num_awaited, 0
+        end = time.monotonic() + seconds
+        for _ in range(count):
+            if not self._awaited.acquire(timeout=max(0.0, end - time.monotonic())):
+                self._awaited = threading.Semaphore(0)  # those that come later are not mistaken for others
+                return
+
+    def take(self) -> list[tuple[SequenceState, str]]:
+        """Return whose masks are there now, each with why it cannot go on; empty: it can."""
+        taken = []
+        while self._made:
+            taken.append(self._made.popleft())
+            self.late.discard(taken[-1][0])
+        return taken
+
+    def _start(self) -> None:
+        num_quick = max(1, min(_MOST_QUICK, (os.cpu_count() or 1) // 2))
+        for queue, count in ((self._quick, num_quick), (self._slow, 1)):
+            for number in range(count):
+                name = f"{'masks' if queue is self._quick else 'slow-masks'}-{number}"
+                self._threads.append(threading.Thread(target=self._run, args=(queue,), name=name, daemon=True))
+                self._threads[-1].start()
+
+    def _run(self, queue: "SimpleQueue[Order]") -> None:
+        if queue is self._slow:
+            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _SLOW_NICENESS)
+        while True:
+            sequence, tokens, made = queue.get()
+            problem = ""
+            try:
+                if sequence.constraint is not None and sequence.tokens is tokens:  # else it has ended
+                    sequence.constraint.mask(tokens, sequence.num_prompt)
+            except GrammarError as error:
+                problem = str(error)
+            self._made.append((sequence, problem))
+            if made is not None:
+                made.release()
