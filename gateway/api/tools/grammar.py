@@ -10,6 +10,9 @@ from typing import Any
 
 from gateway.api.functions import Function
 
+# What may give an object more properties than its `properties` name.
+_MORE = {"additionalProperties", "patternProperties", "unevaluatedProperties", "allOf", "anyOf", "oneOf", "$ref"}
+
 # As templates write JSON, and so as models have learned it. Free white space would let a weak one write nothing else.
 _STYLE = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
 
@@ -84,7 +87,18 @@ def _schema(function: Function, *, exact: bool) -> dict[str, Any]:
     elif function.parameters is None:
         schema = {"type": "object", "properties": {}, "additionalProperties": False}
     else:
-        schema = {"type": "object", **function.parameters}
+        schema = _closed({"type": "object", **function.parameters})
     # OpenAI takes any schema of a function that isn't strict, and promises nothing.
     style = _STYLE if function.strict else _STYLE | {"lenient": True}
     return schema | {"x-guidance": style}
+
+
+def _closed(schema: dict[str, Any]) -> dict[str, Any]:
+    """Return a schema that allows the properties that are named, and no others where it says nothing of others.
+
+    What it allows the given one allows too; a weak model would fill calls with properties of its own.
+    """
+    named, required = schema.get("properties"), schema.get("required", [])
+    if not isinstance(named, dict) or not isinstance(required, list) or not _MORE.isdisjoint(schema):
+        return schema
+    return schema | {"additionalProperties": False} if all(one in named for one in required) else schema

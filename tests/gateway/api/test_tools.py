@@ -1,9 +1,10 @@
 """Calling of functions through real processes with the real OpenAI SDK."""
 
 import json
-from typing import Any
+from typing import Any, Literal
 
 import openai
+import pydantic
 import pytest
 
 from tests.gateway.wire.stack import Stack, TenantInTest
@@ -90,6 +91,22 @@ def test_the_sdk_collects_a_stream(stack: Stack, tenant: TenantInTest) -> None:
         message = stream.get_final_completion().choices[0].message
     assert message.content is None
     check(message.tool_calls[0])
+
+
+class Pick(pydantic.BaseModel):
+    """Pick a colour."""
+
+    colour: Literal["red", "green"]
+    number: Literal[1, 2] | None = None
+
+
+def test_the_sdk_parses_arguments(stack: Stack, tenant: TenantInTest) -> None:
+    """A strict function made of a pydantic model comes back as that model."""
+    answer = stack.openai(tenant.key()).chat.completions.parse(
+        **ONE | {"tools": [openai.pydantic_function_tool(Pick)]}, temperature=1.5
+    )
+    picked = answer.choices[0].message.tool_calls[0].function.parsed_arguments
+    assert isinstance(picked, Pick)
 
 
 def test_a_named_function(stack: Stack, tenant: TenantInTest) -> None:

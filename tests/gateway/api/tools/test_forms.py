@@ -199,6 +199,23 @@ def test_schemas_that_grammars_do_not_know() -> None:
         Compiled(Hermes(), "text", functions=[Function(name="f", parameters=schema, strict=True)])
 
 
+@pytest.mark.parametrize(
+    ("more", "open_"),
+    [
+        ({}, False),
+        ({"additionalProperties": False}, False),
+        ({"additionalProperties": True}, True),
+        ({"additionalProperties": {"type": "integer"}}, True),
+        ({"required": ["b"]}, True),
+    ],
+)
+def test_properties_that_nobody_named(more: dict[str, Any], open_: bool) -> None:
+    """Where a schema says nothing of other properties, there are none; where it allows or requires some, there are."""
+    function = Function(name="f", parameters={"type": "object", "properties": {"a": {"type": "integer"}}} | more)
+    compiled = Compiled(Hermes(), "text", functions=[function])
+    assert compiled.accepts(written(Hermes(), [("f", '{"a": 1, "b": 2}')])) is open_
+
+
 def test_schemas_with_references() -> None:
     """References are to the function's own schema, whatever else is in the grammar."""
     schema = {
