@@ -111,6 +111,21 @@ def test_beams_count_as_they_are_searched(front: Front, run: Run) -> None:
     run(story())
 
 
+def test_special_tokens_that_are_to_be_shown_have_a_text(front: Front, run: Run) -> None:
+    """A special token among `shown_token_ids` is part of the text as it is named; the others are not."""
+
+    async def story() -> None:
+        client = Client(front)
+        start, end = (front.tokenizer.token_to_id(name) for name in ("<|im_start|>", "<|endoftext|>"))
+        handle = client.submit(sampling=pb.Sampling(top_p=1, shown_token_ids=[start]))
+        tokens = [*front.encode("a"), end, start, *front.encode("b")]
+        front.dispatcher.step([ipc.Output(handle=handle, token_ids=tokens, finish_reason="length")])
+        await client.end()
+        assert client.of(0)[:2] == (tokens, "a<|im_start|>b")
+
+    run(story())
+
+
 def test_output_that_nobody_asked_for_is_the_cores_fault(front: Front, run: Run) -> None:
     """A core that speaks of an output beyond `n` has lost count: the link gives it up."""
 
