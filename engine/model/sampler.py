@@ -41,11 +41,14 @@ def sample(logits: torch.Tensor, parts: Sequence[SequenceStep], ops: Ops, send: 
 
 def uniform(key: int, position: int) -> float:
     """Return the number in [0, 1) at `position` of the random stream `key`. Source: SplitMix64 as a counter hash."""
-    return (_mix(_mix(key & _MASK) ^ (position & _MASK)) >> 11) * 2.0**-53
+    return (_mix(_mix(key) ^ position) >> 11) * 2.0**-53
 
 
 def _choose(logits: torch.Tensor, parts: Sequence[SequenceStep], ops: Ops, send: Send) -> torch.Tensor:
-    if not any(part.sampling is not None and part.sampling.temperature > 0 for part in parts):
+    for part in parts:
+        if part.sampling is not None and part.sampling.temperature > 0:
+            break
+    else:
         return ops.argmax(logits)
     return ops.sample(logits, *send(np.array([_how(part) for part in parts], dtype=np.float64)))
 
