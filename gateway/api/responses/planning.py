@@ -26,6 +26,7 @@ from tenants.contracts import KeyGrant, ResponseOwner
 
 MOST_KEPT_BYTES = 1 << 20  # of what goes into a response that is stored
 
+_LARGE = ("input", "instructions", "tools", "text", "metadata", "user")
 _NOT_SHARED = {"stream", "stream_options", "max_tokens", "response_format"}
 _SHARED = [name for name in Sampling.__struct_fields__ if name not in _NOT_SHARED]
 
@@ -172,13 +173,17 @@ async def _tokens(model: Model, request: ResponseRequest, items: list[Item]) -> 
 
 def _check_size(document: Document, request: ResponseRequest) -> None:
     size = len(msgspec.json.encode(document))
-    if size > MOST_KEPT_BYTES:
-        raise BadRequest(
-            f"What goes in has {size} bytes, and of a response that is stored it may have {MOST_KEPT_BYTES}: shorten "
-            "it, or set `store` to false",
-            param=_source(request),
-            code="response_too_large",
-        )
+    if size <= MOST_KEPT_BYTES:
+        return
+    sizes = {name: len(msgspec.json.encode(getattr(request, name))) for name in _LARGE}
+    sizes["previous_response_id"] = len(msgspec.json.encode(document.input)) - sizes["input"]
+    field = max(sizes, key=lambda name: sizes[name])
+    raise BadRequest(
+        f"What goes in has {size} bytes, most of it by `{field}`, and of a response that is stored it may have "
+        f"{MOST_KEPT_BYTES}: shorten it, or set `store` to false",
+        param=field,
+        code="response_too_large",
+    )
 
 
 def _source(request: ResponseRequest) -> str:

@@ -240,15 +240,10 @@ def test_a_refusal_is_a_status(
 
 
 def test_a_large_response_is_not_stored(client: httpx.Client) -> None:
-    """Where it goes in, the error says so; where nothing is kept, it is served if it fits."""
-    metadata = {f"k{number}": "v" * 500 for number in range(16)}
-    tools = [
-        {"type": "function", "name": f"f{number}", "parameters": {"type": "object", "description": "x" * 60_000}}
-        for number in range(20)
-    ]
-    error = refused(client, 400, metadata=metadata, tools=tools, tool_choice="none")
-    assert (error["code"], error["param"]) == ("response_too_large", "input")
-    assert create(client, metadata=metadata, tools=tools, tool_choice="none", store=False)["store"] is False
+    """The error names what makes it so; where nothing is kept it is served."""
+    error = refused(client, 400, user="u" * (1 << 20))
+    assert (error["code"], error["param"]) == ("response_too_large", "user")
+    assert create(client, user="u" * (1 << 20), store=False)["store"] is False
 
 
 def test_it_counts_as_a_request_of_the_tenant(tenant: TenantInTest, client: httpx.Client) -> None:
