@@ -30,6 +30,7 @@ from gateway.workers.model import (
 from tenants.contracts import KeyGrant
 
 ASSUMED_OUTPUT = 512  # tokens reserved of `tpm` where the client names no maximum; settled by what was used
+_NAMES = {"prompt_logprobs": "echo", "embed": "echo"}  # of the client's fields, by the worker's
 _PRIORITY = {
     "standard": pb.PRIORITY_STANDARD,
     "interactive": pb.PRIORITY_INTERACTIVE,
@@ -192,10 +193,12 @@ def job_of(
         sampling.shown_token_ids.extend(plan.shown_tokens)
     if asked is not None:
         sampling.grammar.CopyFrom(asked.grammar)
-    if request.top_scores is not None:
+    echoes = isinstance(request, CompletionRequest) and bool(request.echo)
+    only_echoes = isinstance(request, CompletionRequest) and request.only_echoes
+    if request.top_scores is not None and not only_echoes:
         sampling.logprobs = request.top_scores
-        if isinstance(request, CompletionRequest) and request.echo:
-            sampling.prompt_logprobs = request.top_scores
+    if request.top_scores is not None and echoes:
+        sampling.prompt_logprobs = request.top_scores
     return Job(
         model=model,
         prompts=prompts,
@@ -203,13 +206,14 @@ def job_of(
         num_outputs=request.num_outputs,
         num_candidates=request.num_candidates,
         beams=_beams_of(request),
+        embed=only_echoes,  # a prompt is computed and nothing generated
         session=request.session,
         session_seconds=request.session_ttl or 0,
         tier=request.tier,
         request_id=request_id,
         field=field,
         limit_field=request.limit_field,
-        names={"prompt": field, "prompt_logprobs": "echo"} | ({} if asked is None else {"grammar": asked.field}),
+        names=_NAMES | {"prompt": field} | ({} if asked is None else {"grammar": asked.field}),
         plan=plan,
     )
 

@@ -15,7 +15,8 @@ from msgspec import Meta
 from gateway.api.decode import Off, Reader
 from gateway.api.errors import BadRequest
 from gateway.api.functions import ToolCalls, ToolChoice, Tools
-from gateway.api.sampling import MAX_OUTPUTS, MAX_UINT32, Generating, TokenCount, TokenId, TopCount
+from gateway.api.prompts import Prompt, entries
+from gateway.api.sampling import MAX_OUTPUTS, Generating, TokenCount, TopCount
 from gateway.api.tools.checks import check_calls, check_tools
 
 MAX_MESSAGES = 2048  # a template walks them in Python, on the event loop
@@ -136,7 +137,7 @@ class ChatRequest(Generating, forbid_unknown_fields=True, kw_only=True):
 class CompletionRequest(Generating, forbid_unknown_fields=True, kw_only=True):
     """`POST /v1/completions`. `prompt`: a text, texts, token ids, or lists of token ids."""
 
-    prompt: str | list[str | int | list[TokenId]]
+    prompt: Prompt
     max_tokens: Annotated[int, Meta(ge=0, le=2**31 - 1)] | None = None  # 0: only what `echo` gives
     best_of: Annotated[int, Meta(ge=1, le=MAX_OUTPUTS)] | None = None
     echo: bool | None = None
@@ -144,8 +145,8 @@ class CompletionRequest(Generating, forbid_unknown_fields=True, kw_only=True):
 
     @property
     def limit(self) -> int:
-        """Tokens of output asked for; OpenAI's default for this surface is 16. A worker generates one at least."""
-        return 16 if self.max_tokens is None else max(self.max_tokens, 1)
+        """Tokens of output asked for; OpenAI's default for this surface is 16."""
+        return 16 if self.max_tokens is None else self.max_tokens
 
     @property
     def limit_field(self) -> str:
@@ -170,13 +171,24 @@ class CompletionRequest(Generating, forbid_unknown_fields=True, kw_only=True):
     def check(self) -> None:
         """Raise BadRequest where a rule is broken that the types don't hold."""
         super().check()
-        if self.only_echoes and not self.echo:
-            raise BadRequest(
-                "`max_tokens` is 0, which gives nothing without `echo`: raise it, or set `echo` to true",
-                param="max_tokens",
-            )
+        if self.only_echoes:
+            self._check_scoring()
         if self.best_of is not None and self.best_of != self.num_outputs:
             self._check_best_of(self.best_of)
+
+    def _check_scoring(self) -> None:
+        if not self.echo or self.logprobs is None:
+            raise BadRequest(
+                "`max_tokens` is 0, which gives only the scores of an echoed prompt: raise it, or set `echo` and "
+                "`logprobs`",
+                param="max_tokens",
+            )
+        unfit = {"n": self.num_outputs > 1, "best_of": self.num_candidates > 1} | dict.fromkeys(
+            self.format_fields, True
+        )
+        for name, given in {"use_beam_search": bool(self.use_beam_search), **unfit}.items():
+            if given:
+                raise BadRequest(f"`{name}` can't be combined with `max_tokens` 0: nothing is generated", param=name)
 
     def _check_best_of(self, best_of: int) -> None:
         if best_of < self.num_outputs:
@@ -201,32 +213,14 @@ class CompletionRequest(Generating, forbid_unknown_fields=True, kw_only=True):
         Raises:
             BadRequest: the list is empty, too long or mixed.
         """
-        if isinstance(self.prompt, str):
-            return [self.prompt]
-        items = self.prompt
-        texts = [item for item in items if isinstance(item, str)]
-        lists = [item for item in items if isinstance(item, list)]
-        ids = [item for item in items if isinstance(item, int)]
-        if not items or len(items) not in (len(texts), len(lists), len(ids)):
+        prompts = entries(self.prompt, field="prompt", most=MAX_PROMPTS)
+        if len(prompts) * self.num_candidates > MAX_CANDIDATES:
             raise BadRequest(
-                "`prompt` must be a text, a list of texts, a list of token ids or a list of such lists", param="prompt"
-            )
-        if ids:
-            if any(not 0 <= token <= MAX_UINT32 for token in ids):
-                raise BadRequest("`prompt` has a token id that is negative or too large", param="prompt")
-            return [ids]
-        self._check_many(len(items))
-        return texts or lists
-
-    def _check_many(self, count: int) -> None:
-        if count > MAX_PROMPTS:
-            raise BadRequest(f"`prompt` has {count} entries: send at most {MAX_PROMPTS} at once", param="prompt")
-        if count * self.num_candidates > MAX_CANDIDATES:
-            raise BadRequest(
-                f"`prompt` has {count} entries and each generates {self.num_candidates} outputs: one request "
+                f"`prompt` has {len(prompts)} entries and each generates {self.num_candidates} outputs: one request "
                 f"generates at most {MAX_CANDIDATES}. Send fewer prompts, or lower `n`, `best_of` or `beam_width`",
                 param="prompt",
             )
+        return prompts
 
 
 _SHARED_OFF: Off = {

@@ -194,6 +194,23 @@ def test_an_embedding_comes_with_the_end(front: Front, run: Run) -> None:
     run(story())
 
 
+def test_a_prompt_is_scored_where_nothing_is_generated(front: Front, run: Run) -> None:
+    """A request to embed may ask for the scores of its prompt, which is how a prompt is scored alone."""
+
+    async def story() -> None:
+        client = Client(front)
+        handle = client.submit(embed=True, sampling=pb.Sampling(top_p=1.0, prompt_logprobs=1))
+        scores: list[Score] = [(-1.0, [(4, -0.5)]), (-2.0, [(5, -0.25)])]
+        front.dispatcher.step([ipc.Output(handle=handle, admitted_max_tokens=1, prompt_scores=scores)])
+        front.dispatcher.step([ipc.Output(handle=handle, finish_reason="stop", embedding=[0.5])])
+        events = await finish(front, client)
+        assert [event.WhichOneof("kind") for event in events] == ["admitted", "prompt_scores", "finished"]
+        assert [told(one) for event in events for one in event.prompt_scores.scores] == scores
+        assert (await client.record()).completion_tokens == 0
+
+    run(story())
+
+
 def test_an_end_without_an_embedding_is_a_failure(front: Front, run: Run) -> None:
     """A deadline that passes is no answer; the reason is told."""
 
@@ -217,7 +234,6 @@ def test_an_end_without_an_embedding_is_a_failure(front: Front, run: Run) -> Non
         ({"beam_search": pb.BeamSearch(width=2)}, "beam_width"),
         ({"sampling": pb.Sampling(top_p=1.0, grammar=pb.Grammar(kind=pb.Grammar.KIND_REGEX, text="a"))}, "grammar"),
         ({"sampling": pb.Sampling(top_p=1.0, logprobs=1)}, "logprobs"),
-        ({"sampling": pb.Sampling(top_p=1.0, prompt_logprobs=1)}, "prompt_logprobs"),
     ],
 )
 def test_what_makes_no_sense_with_an_embedding_is_refused(

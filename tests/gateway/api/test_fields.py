@@ -54,7 +54,7 @@ def asked(sent: pb.Submit) -> pb.Sampling:
         ({"user": "u", "safety_identifier": "s", "metadata": {"k": "v"}, "service_tier": "auto"}, {}),
         ({"logprobs": 3}, {"logprobs": 3}),
         ({"logprobs": 0, "echo": True}, {"logprobs": 0, "prompt_logprobs": 0}),
-        ({"echo": True, "max_tokens": 0}, {"max_tokens": 1}),
+        ({"echo": True, "logprobs": 2, "max_tokens": 0}, {"prompt_logprobs": 2}),
         ({"response_format": {"type": "text"}}, {}),
         ({"skip_special_tokens": True, "include_stop_str_in_output": False, "add_special_tokens": True}, {}),
     ],

@@ -53,8 +53,11 @@ def test_scoring_alone(stack: Stack, tenant: TenantInTest, streamed: bool) -> No
     expected = reference(stack, tokens)
     for prompt in ("the tenant holds", tokens):
         body = TEXT | {"prompt": prompt, "max_tokens": 0}
-        answers = client.completions.create(**body, echo=True, logprobs=0, stream=streamed)
-        choices = [choice for answer in (answers if streamed else [answers]) for choice in answer.choices]
+        usage = {"stream_options": {"include_usage": True}} if streamed else {}
+        made = client.completions.create(**body, echo=True, logprobs=0, stream=streamed, **usage)
+        answers = list(made) if streamed else [made]
+        choices = [choice for answer in answers for choice in answer.choices]
+        assert (answers[-1].usage.prompt_tokens, answers[-1].usage.completion_tokens) == (len(tokens), 0)
         assert "".join(choice.text for choice in choices) == "the tenant holds"
         assert choices[-1].finish_reason == "length"
         (scores,) = [choice.logprobs for choice in choices if choice.logprobs is not None]
