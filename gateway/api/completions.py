@@ -3,12 +3,12 @@
 from collections.abc import Sequence
 
 from gateway.api.chat import authenticate, head, received
-from gateway.api.errors import BadRequest
 from gateway.api.exchange import Exchange, Watching
 from gateway.api.idempotency import once
+from gateway.api.prompt_tokens import token_lists
 from gateway.api.reading import readings
 from gateway.api.respond import answer
-from gateway.api.running import find_model, job_of, running, text_tokens
+from gateway.api.running import find_model, job_of, running
 from gateway.api.schemas import CompletionRequest, parse_completion
 from gateway.api.text_shape import CompletionShape, Echo, Prompt
 from gateway.workers.model import Model
@@ -26,24 +26,12 @@ async def completions(exchange: Exchange) -> None:
 
 async def _serve(exchange: Exchange, grant: KeyGrant, request: CompletionRequest) -> None:
     model = find_model(exchange.web, grant, request.model, request.session)
-    prompts = await _tokens(model, request)
+    prompts = await token_lists(model, request.prompts(), field="prompt")
     job = job_of(request, model, prompts=prompts, request_id=exchange.request_id, field="prompt")
     response, echo = head(exchange, model, request, "cmpl"), _echo(model, request, prompts)
     async with running(exchange.web, grant, job) as started:
         shape = CompletionShape(response, model.vocabulary, readings(request, model), echo)
         await answer(exchange, started, shape, streamed=bool(request.stream))
-
-
-async def _tokens(model: Model, request: CompletionRequest) -> list[list[int]]:
-    prompts = request.prompts()
-    if isinstance(prompts[0], str):
-        return await text_tokens(model, [str(text) for text in prompts], field="prompt")
-    lists = [tokens for tokens in prompts if isinstance(tokens, list)]
-    if any(token >= model.vocab_size for tokens in lists for token in tokens):
-        raise BadRequest(
-            f"`prompt` has a token id outside the model's vocabulary of {model.vocab_size}", param="prompt"
-        )
-    return lists
 
 
 def _echo(model: Model, request: CompletionRequest, prompts: Sequence[Sequence[int]]) -> Echo | None:

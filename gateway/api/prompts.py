@@ -1,11 +1,7 @@
-"""A prompt as OpenAI's surfaces take it: a text, texts, token ids, or lists of token ids."""
-
-from collections.abc import Sequence
+"""A prompt as OpenAI's surfaces take it: a text, texts, token ids, or lists of token ids. Pure."""
 
 from gateway.api.errors import BadRequest
-from gateway.api.running import text_tokens
 from gateway.api.sampling import MAX_UINT32, TokenId
-from gateway.workers.model import Model
 
 Prompt = str | list[str | int | list[TokenId]]
 
@@ -37,24 +33,3 @@ def entries(prompt: Prompt, *, field: str, most: int) -> list[str] | list[list[i
     if len(prompt) > most:
         raise BadRequest(f"`{field}` has {len(prompt)} entries: send at most {most} at once", param=field)
     return texts or lists
-
-
-async def token_lists(model: Model, prompts: list[str] | list[list[int]], *, field: str) -> list[list[int]]:
-    """Return the token ids of each prompt.
-
-    Raises:
-        BadRequest: a token id isn't in the model's vocabulary.
-        ContextTooLong: a text can't fit.
-    """
-    texts = [prompt for prompt in prompts if isinstance(prompt, str)]
-    if texts:
-        return await text_tokens(model, texts, field=field)
-    lists = [prompt for prompt in prompts if isinstance(prompt, list)]
-    check_ids(model, lists, field=field)
-    return lists
-
-
-def check_ids(model: Model, lists: Sequence[Sequence[int]], *, field: str) -> None:
-    """Raise BadRequest where a token id isn't in the model's vocabulary."""
-    if any(max(tokens, default=0) >= model.vocab_size for tokens in lists):
-        raise BadRequest(f"`{field}` has a token id outside the model's vocabulary of {model.vocab_size}", param=field)

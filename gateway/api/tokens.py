@@ -16,7 +16,7 @@ from gateway.api.decode import Off, Reader
 from gateway.api.errors import BadRequest, RateLimited
 from gateway.api.exchange import Exchange
 from gateway.api.functions import Tools
-from gateway.api.prompts import check_ids
+from gateway.api.prompt_tokens import check_ids
 from gateway.api.running import chat_text, find_model
 from gateway.api.sampling import TokenId
 from gateway.api.schemas import MAX_MESSAGES, ChatRequest, Message
