@@ -27,6 +27,7 @@ MOST_READS = 16  # slabs under way
 MOST_WRITES = 16
 LOOK_SECONDS = 0.5  # at least so often, so that the store can give up what takes too long
 _RETRY_SECONDS = 0.1  # after the store has refused a write
+_YIELD_SECONDS = 0.5  # that writes leave the disk to reads, which a request waits for
 _NEARLY_FULL = 0.8  # of the arena, or of an account's slabs: what is given up next is written ahead
 _WINDOW = 32  # blocks of an account that are looked at, those to go next
 _MOST_KEPT = 1 << 16  # blocks that may wait to be written
@@ -44,6 +45,8 @@ class DiskTier:
         self._host, self._memory, self._block_bytes = host, memory, shape.block_bytes
         self._writes: dict[BlockKey, SlabId] = {}
         self._reads: dict[BlockKey, SlabId] = {}
+        self._guesses: set[BlockKey] = set()  # of them, those that no request had asked for
+        self._yields_since: float | None = None  # writes wait for reads
         self._kept: dict[BlockKey, None] = {}  # to be written, in order
         self._awaited: dict[BlockKey, None] = {}  # to be written once host memory has them
         self._fresh = host.watch()  # what has come there
@@ -72,6 +75,11 @@ class DiskTier:
     def is_full(self) -> bool:
         """Whether no more is read before something has been."""
         return len(self._reads) >= MOST_READS
+
+    @property
+    def is_awaited(self) -> bool:
+        """Whether a request waits for what is being read."""
+        return len(self._reads) > len(self._guesses)
 
     @property
     def num_reading(self) -> int:
@@ -127,8 +135,11 @@ class DiskTier:
                 return index - start
         return max(0, end - start)
 
-    def read(self, key: BlockKey, owner: AccountOwner) -> bool:
-        """Start to read a block into host memory; False if there is no room for it, or it cannot be read now."""
+    def read(self, key: BlockKey, owner: AccountOwner, *, guessed: bool = False) -> bool:
+        """Start to read a block into host memory; False if there is no room for it, or it cannot be read now.
+
+        `guessed`: no request waits for it.
+        """
         if self.is_full or key not in self.store:
             return False
         slab = self._host.expect(key, owner, None)
@@ -140,6 +151,8 @@ class DiskTier:
         if not self._reads:
             self._read_at = time.monotonic()
         self._reads[key] = slab
+        if guessed:
+            self._guesses.add(key)
         return True
 
     # ------------------------------------------------------------ out
@@ -167,6 +180,7 @@ class DiskTier:
                     self._written(key, ok=ok, now=now)
                 case ReadDone(key, ok, _):
                     self._host.arrived(self._reads.pop(key), ok=ok)
+                    self._guesses.discard(key)
                     num_read += 1
                 case Erased(ticket):
                     erased.append(ticket)
@@ -225,13 +239,22 @@ class DiskTier:
         host = self._host
         return host.num_used > _NEARLY_FULL * host.num_slabs or account.used > _NEARLY_FULL * account.ceiling
 
+    def _yields(self, now: float) -> bool:
+        """Say whether writes are to wait until nothing is being read, which they slow down several times over."""
+        if not self._reads:
+            self._yields_since = None
+            return False
+        if self._yields_since is None:
+            self._yields_since = now
+        return now - self._yields_since < _YIELD_SECONDS
+
     def _start(self, entry: Hosted, now: float) -> bool:
         """Start to write a block, if the disk is to have it and does not yet; False if the store takes no more now."""
         key, owner = entry.key, entry.account.owner
         if not self._ceilings.get(owner) or key in self._writes or key in self.store:
             entry.saved = True
             return True
-        if len(self._writes) >= MOST_WRITES or self.store.is_bypassed:
+        if len(self._writes) >= MOST_WRITES or self.store.is_bypassed or self._yields(now):
             self._refused_at = now
             return False
         slab = self._host.hold(entry)

@@ -253,7 +253,9 @@ class Tiers:
         return self._ticket
 
     def _prefetch(self) -> None:
-        """Ask the disk for what is expected, and have what is there brought to the device."""
+        """Ask the disk for what is expected, and have what is there brought to the device. Requests go first."""
+        if self.disk is not None and self.disk.is_awaited:
+            return
         for one in list(self._prefetches):
             while one.asked < len(one.keys) and self._is_coming(one.owner, one.keys[one.asked]):
                 one.asked += 1
@@ -271,7 +273,7 @@ class Tiers:
             return True
         if disk is None or disk.num_reading >= _MOST_GUESSED or not host.has_spare(owner, _SPARE_SLABS):
             return False
-        if not disk.read(key, owner):
+        if not disk.read(key, owner, guessed=True):
             return False
         self.read_blocks += 1
         entry = host.get(key)
