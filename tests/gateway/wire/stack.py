@@ -198,8 +198,11 @@ def is_ready(port: int, process: Process) -> bool:
 
 
 @contextlib.contextmanager
-def running_stack(folder: Path, models: Mapping[str, Path]) -> Iterator[Stack]:
-    """Start a deployment that serves `models` (public name to folder), one worker each; stop it at the end."""
+def running_stack(folder: Path, models: Mapping[str, Path], engine: str = "engine") -> Iterator[Stack]:
+    """Start a deployment that serves `models` (public name to folder), one worker each; stop it at the end.
+
+    `engine`: the module that is a worker's process.
+    """
     admin_url = os.environ["DATABASE_URL"]
     database = f"wire_{uuid.uuid4().hex[:10]}"
     with psycopg.connect(admin_url, autocommit=True) as admin:
@@ -213,7 +216,8 @@ def running_stack(folder: Path, models: Mapping[str, Path]) -> Iterator[Stack]:
         stack.callback(_stop_all, started)
         web = Process("web", web_command(port), env, folder)
         started.append(web)
-        workers = {name: _worker(name, model, env, folder, started) for name, model in models.items()}
+        command = [sys.executable, "-m", engine]
+        workers = {name: _worker(name, command, model, env, folder, started) for name, model in models.items()}
         controller = Process("controller", [sys.executable, "manage.py", "controller"], env, folder)
         started.append(controller)
         seed = _seeding(env)
@@ -238,7 +242,9 @@ def _environment(admin_url: str, database: str, port: int, folder: Path) -> dict
     }
 
 
-def _worker(name: str, model: Path, env: Mapping[str, str], folder: Path, started: list[Process]) -> EngineWorker:
+def _worker(
+    name: str, command: list[str], model: Path, env: Mapping[str, str], folder: Path, started: list[Process]
+) -> EngineWorker:
     address = f"unix:{folder / name}.sock"
     own = {
         "ENGINE_MODEL": str(model),
@@ -252,7 +258,7 @@ def _worker(name: str, model: Path, env: Mapping[str, str], folder: Path, starte
         "ENGINE_THREADS": "1",
         "ENGINE_POISON": "0",
     }
-    process = Process(f"engine-{name}", [sys.executable, "-m", "engine"], dict(env) | own, folder)
+    process = Process(f"engine-{name}", command, dict(env) | own, folder)
     started.append(process)
     return EngineWorker(process, address)
 
