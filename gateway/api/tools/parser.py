@@ -36,17 +36,31 @@ def new_call_id() -> str:
 class Parser:
     """Reads one output as it comes.
 
-    What is told does not depend on how the text was cut, and no part of a marker is ever told as content. A call is one
+    What is told does not depend on how the text was cut, and nothing of what marks a call is told as content. It is one
     from the moment when its name is a known function's and its arguments begin; until then it is held back, and where
     nothing comes of it, it is content. A call whose arguments turn out not to be JSON goes on to the closing marker.
     White space between content and a marker belongs to the marker.
 
         text     looks for a marker ──▶ between  looks for a call ──▶ call     reads it, and tells its arguments
                  ◀── no call follows             ◀── it has ended     broken   tells all up to the closing marker
+
+    Args:
+        syntax: of the form that the model writes calls in.
+        names: of the functions that it may call.
+        only_calls: the output has been kept to calls: what is none is one that was cut off, and is told in no way.
+        new_id: makes the id of a call.
     """
 
-    def __init__(self, syntax: Syntax, names: Container[str], new_id: Callable[[], str] = new_call_id) -> None:
+    def __init__(
+        self,
+        syntax: Syntax,
+        names: Container[str],
+        *,
+        only_calls: bool = False,
+        new_id: Callable[[], str] = new_call_id,
+    ) -> None:
         self.num_calls = 0
+        self._only_calls = only_calls
         self._syntax = syntax
         self._names = names
         self._new_id = new_id
@@ -230,7 +244,7 @@ class Parser:
     def _content(self, text: str) -> None:
         if self.num_calls and not self._has_content:
             text = text.lstrip()
-        if not text:
+        if not text or self._only_calls:
             return
         self._has_content = True
         self._pieces.append(Content(text))

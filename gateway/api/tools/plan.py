@@ -80,7 +80,7 @@ class ToolPlan:
         if not self.functions:
             return None
         syntax, names = self.manner.form.syntax, frozenset(function.name for function in self.functions)
-        return lambda: Parser(syntax, names)
+        return lambda: Parser(syntax, names, only_calls=self.required)
 
     def turns(self, messages: Sequence[Message]) -> list[Turn]:
         """Return the conversation as the model's template takes it."""

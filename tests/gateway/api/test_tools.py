@@ -151,11 +151,14 @@ def test_several_outputs(stack: Stack, tenant: TenantInTest, stream: bool) -> No
 
 
 def test_a_call_that_is_cut_off(stack: Stack, tenant: TenantInTest) -> None:
-    """Where the tokens run out in a call, the reason is `length`, and what there is of the output is told."""
-    answer = stack.openai(tenant.key()).chat.completions.create(**ONE, max_tokens=3)
-    assert answer.choices[0].finish_reason == "length"
-    assert answer.choices[0].message.tool_calls is None
-    assert "<tool_call>".startswith(answer.choices[0].message.content[:11].strip())
+    """Where the tokens run out in a call, the reason is `length`, and of what marks a call nothing is told."""
+    client = stack.openai(tenant.key())
+    [early] = client.chat.completions.create(**ONE, max_tokens=3).choices
+    assert (early.finish_reason, early.message.tool_calls, early.message.content) == ("length", None, "")
+    [whole] = client.chat.completions.create(**ONE, temperature=0).choices
+    [late] = client.chat.completions.create(**ONE, temperature=0, max_tokens=60).choices
+    assert (late.finish_reason, late.message.content) == ("length", None)
+    assert whole.message.tool_calls[0].function.arguments.startswith(late.message.tool_calls[0].function.arguments)
 
 
 @pytest.mark.parametrize("more", [{"tool_choice": "none"}, {"tool_choice": "auto"}, {}])

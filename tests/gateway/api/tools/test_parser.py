@@ -19,7 +19,7 @@ Calls = list[tuple[str, str]]
 def pieces_of(form: Form, text: str, cuts: list[int]) -> list[Piece]:
     """Return what a parser tells of a text that comes in pieces."""
     numbers = itertools.count()
-    parser = Parser(form.syntax, NAMES, lambda: f"call_{next(numbers)}")
+    parser = Parser(form.syntax, NAMES, new_id=lambda: f"call_{next(numbers)}")
     edges = [0, *sorted(cut % (len(text) + 1) for cut in cuts), len(text)]
     told = [piece for start, end in itertools.pairwise(edges) for piece in parser.push(text[start:end])]
     return told + parser.flush()
@@ -135,7 +135,7 @@ def test_plain_text_is_not_held_back(form: Form, text: str) -> None:
 
 def test_arguments_are_told_as_they_come() -> None:
     """A name is told when the arguments begin, and each piece of them with the text that has it."""
-    parser = Parser(Hermes().syntax, NAMES, lambda: "call_1")
+    parser = Parser(Hermes().syntax, NAMES, new_id=lambda: "call_1")
     steps = ["Well\n<tool_call>\n", '{"name": "switch", "arg', 'uments": ', '{"on"', ": true", "}", "}\n</tool_call>"]
     assert [parser.push(step) for step in steps] == [
         [Content("Well")],
@@ -147,6 +147,19 @@ def test_arguments_are_told_as_they_come() -> None:
         [CallEnded(0)],
     ]
     assert parser.flush() == []
+
+
+@given(FORM, CALLS, st.integers(0), CUTS)
+def test_calls_alone(form: Form, calls: Calls, end: int, cuts: list[int]) -> None:
+    """An output that must be calls has no content, wherever it is cut off; what has begun of a call is told."""
+    text = written(form, calls)
+    text = text[: end % (len(text) + 1)]
+    parser = Parser(form.syntax, NAMES, only_calls=True)
+    told = whole([*parser.push(text), *parser.flush()])
+    assert not told.content
+    for call, (name, arguments) in zip(told.calls, calls, strict=False):
+        assert call.name == name
+        assert arguments.startswith(call.arguments)
 
 
 @pytest.mark.parametrize("marker", ["<tool_call>", "</tool_call>"])
