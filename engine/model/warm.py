@@ -6,8 +6,10 @@ the largest that the settings allow, so that its memory is known to be there.
 
 from collections.abc import Iterator, Sequence
 
+import numpy as np
+
 from engine.request import BlockId, SamplingParams, SequenceId, SlabId
-from engine.step import BlockCopy, CacheShape, SequenceStep, SlabMove, StepOptions, StepPlan
+from engine.step import BlockCopy, CacheShape, LogitChanges, SequenceStep, SlabMove, StepOptions, StepPlan
 from kernels.triton_ops.tuning import SPLIT
 
 _GREEDY = SamplingParams(temperature=0.0)
@@ -19,6 +21,13 @@ _SAMPLINGS = (
     SamplingParams(top_k=40),
     SamplingParams(top_k=40, top_p=0.9),
     SamplingParams(temperature=0.0, num_logprobs=1),
+    SamplingParams(min_p=0.1),
+)
+# What changes logits before a choice.
+_SHAPED = StepOptions(
+    changes=LogitChanges(np.zeros(1, dtype=np.int64), np.ones((3, 1), dtype=np.float32)),
+    banned=frozenset((1,)),
+    mask=np.full(1, 0xFFFF_FFFF, dtype=np.uint32),
 )
 
 _MOST_LOGPROBS = 20
@@ -80,7 +89,7 @@ def _sequences(row: int, parts: Sequence[Part], hosted_at: int, *, tells_hidden:
             token_ids=[0] * length,
             sampling=_SAMPLINGS[index % len(_SAMPLINGS)],
             hosted=(SlabId(0),) if start == hosted_at else (),
-            options=_options(start + length) if tells_hidden and length > 1 else None,
+            options=_SHAPED if length == 1 else _options(start + length) if tells_hidden else None,
         )
         for index, (start, length) in enumerate(parts)
     )

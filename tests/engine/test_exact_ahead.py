@@ -21,7 +21,11 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def submit(scheduler: Scheduler, number: int, stop_ids: frozenset[int]) -> None:
-    """Submit a prompt: even ones greedy, odd ones seeded, some with several outputs, beams or log-probabilities."""
+    """Submit a prompt: even ones greedy, odd ones seeded, some with several outputs, beams or log-probabilities.
+
+    Others with penalties, a bias, or end tokens that must wait.
+    """
+    is_shaped = number % 5 == 4
     sampling = SamplingParams(
         max_tokens=24,
         temperature=0.8 * (number % 2),
@@ -30,6 +34,10 @@ def submit(scheduler: Scheduler, number: int, stop_ids: frozenset[int]) -> None:
         ignore_eos=True,
         stop_token_ids=stop_ids,
         num_logprobs=2 if number % 4 == 3 else -1,
+        frequency_penalty=0.6 if is_shaped else 0.0,
+        repetition_penalty=1.2 if is_shaped else 1.0,
+        logit_bias=((number + 13, 2.0), (number + 11, 3.0)) if number % 5 == 1 else (),  # an end token among them
+        min_tokens=22 if number % 5 in (1, 3, 4) else 0,
     )
     request = GenerationRequest(
         request_id=RequestId(str(number)),
@@ -75,7 +83,7 @@ class Driver:
         self._scheduler.audit()
 
 
-def drive(model: Path, *, ahead: bool, num_blocks: int = 26, moves: bool = True) -> tuple[Driver, Scheduler]:
+def drive(model: Path, *, ahead: bool, num_blocks: int = 20, moves: bool = True) -> tuple[Driver, Scheduler]:
     """Run all prompts through a pool that is too small for them, with limits that move and one cancel."""
     scheduler, runner = make_engine(model, num_blocks=num_blocks, budget=16)
     set_limit(scheduler, 1, num_blocks)
