@@ -4,7 +4,7 @@ POST   /v1/responses
 GET    /v1/responses/{id}                  `include`; `stream`, `starting_after` of one in the background
 DELETE /v1/responses/{id}
 POST   /v1/responses/{id}/cancel           one in the background
-GET    /v1/responses/{id}/input_items      `limit`, `order`, `after`, `include`
+GET    /v1/responses/{id}/input_items      `limit`, `order`, `after`
 POST   /v1/responses/input_tokens          what a request would have to read
 
 Another project's response is as one that isn't there.
@@ -102,7 +102,11 @@ async def list_input_items(exchange: Exchange) -> None:
     """List the items of a response's whole context, the newest first unless `order` says `asc`."""
     grant = await authenticate(exchange, scope="generate")
     query = Query(exchange, ("limit", "order", "after", "include"))
-    check_include(query.texts("include"))
+    if query.texts("include"):
+        raise BadRequest(
+            "`include` has nothing to add to items that went in: retrieve the response that they came out of",
+            param="include",
+        )
     limit = query.number("limit", least=1, most=100)
     order = query.choice("order", ("asc", "desc"))
     record = await _found(exchange, _owner(grant))

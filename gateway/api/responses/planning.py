@@ -79,7 +79,7 @@ async def plan_response(web: Web, grant: KeyGrant, request: ResponseRequest, *, 
         owner=owner,
         job=_job(request, chat, model, tokens, request_id),
         document=document,
-        reading=readings(chat, model, None if tools is None else tools.parser) or _plain,
+        reading=readings(chat, model, tools) or _plain,
         stored=request.stored,
         padded=request.obfuscated,
     )

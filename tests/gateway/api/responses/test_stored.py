@@ -105,6 +105,7 @@ def test_input_items_are_listed_in_pages(sdk: OpenAI, client: httpx.Client) -> N
         ("/input_items?order=up", "order"),
         ("/input_items?after=msg_1", "after"),
         ("/input_items?before=msg_1", "before"),
+        ("/input_items?include=message.output_text.logprobs", "include"),
     ],
 )
 def test_a_wrong_parameter_is_named(client: httpx.Client, path: str, param: str) -> None:
