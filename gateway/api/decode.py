@@ -1,14 +1,18 @@
 """From bytes to a typed request, strictly: whatever is wrong is a 400 that names the field and the fix."""
 
+import gc
 import re
-from collections.abc import Mapping
-from typing import Any, Generic, NoReturn, Protocol, TypeVar
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, Generic, NoReturn, Protocol, TypeVar, cast
 
 import msgspec
 
 from gateway.api.errors import BadRequest
 
 MAX_OFF_BYTES = 4096  # of the value of a field that isn't served: no value that means "off" is longer
+MAX_FIELD_BYTES = 1 << 19  # of one field that isn't there for long texts
+_LARGE_BYTES = 1 << 16  # of a body that may hold more objects than is good to make in one go
 
 _PATH = re.compile(r" - at (?:`key` in )?`\$\.?(.*)`$", re.DOTALL)
 _UNKNOWN = re.compile(r"^Object contains unknown field `(.*)`$", re.DOTALL)
@@ -30,18 +34,24 @@ Off = Mapping[str, tuple[object, ...]]
 class Reader(Generic[Request]):
     """Reads bodies of one kind of request.
 
-    Nearly every body is right, and goes from bytes to the Struct in one pass. One that isn't is read again, only far
-    enough to say what is wrong: nothing is built of what nobody will use, however long it is.
+    Nearly every body is right, and goes from bytes to the Struct in one pass. Of a large one the lengths of its fields
+    are looked at first: nothing is made of what nobody will use.
 
     Args:
         kind: the Struct.
         off: fields that aren't served, each with the values that mean "off".
+        long: fields that may be as long as a body may; None: all.
     """
 
-    def __init__(self, kind: type[Request], off: Off) -> None:
+    def __init__(self, kind: type[Request], off: Off, long: Collection[str] | None = None) -> None:
+        names = (*cast(Any, kind).__struct_encode_fields__, *off)
+        raw = [(name, msgspec.Raw, msgspec.Raw()) for name in names]
+        fields = msgspec.defstruct(f"{kind.__name__}Fields", raw, forbid_unknown_fields=True)
         self._decode = msgspec.json.Decoder(kind).decode
-        self._split = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
+        self._split = msgspec.json.Decoder(fields).decode
+        self._names = names
         self._off = off
+        self._long = long
 
     def read(self, body: bytes | bytearray) -> Request:
         """Read a body.
@@ -50,23 +60,34 @@ class Reader(Generic[Request]):
             BadRequest: it is not JSON (NaN, bad UTF-8, nesting without end included), not an object, or names the
                 field that is wrong, and the fix.
         """
-        try:
-            request = self._decode(body)
-        except _UNREADABLE:
-            request = self._without_off(body)
+        if len(body) > _LARGE_BYTES:
+            with _undisturbed():
+                self._check_sizes(body)
+                request = self._read(body)
+        else:
+            request = self._read(body)
         request.check()
         return request
 
-    def _without_off(self, body: bytes | bytearray) -> Request:
-        """Read a body without the fields that aren't served, or say what is wrong with it."""
+    def _read(self, body: bytes | bytearray) -> Request:
         try:
-            served = [
-                msgspec.json.encode(name) + b":" + bytes(value)
-                for name, value in self._split(body).items()
-                if not self._is_off(name, value)
-            ]
+            return self._decode(body)
+        except msgspec.ValidationError as error:
+            unknown = _UNKNOWN.match(str(error))
+            if unknown is None or unknown[1] not in self._off:
+                raise _explain(str(error)) from error
         except _UNREADABLE as error:
             _refuse_json(error)
+        return self._without_off(body)
+
+    def _without_off(self, body: bytes | bytearray) -> Request:
+        """Read a body without the fields that aren't served, or say which of them isn't off."""
+        served = []
+        for name, value in self._fields(body):
+            if name not in self._off:
+                served.append(msgspec.json.encode(name) + b":" + value)
+            else:
+                _check_off(name, _value(value), self._off[name])
         try:
             return self._decode(b"{" + b",".join(served) + b"}")
         except msgspec.ValidationError as error:
@@ -74,13 +95,22 @@ class Reader(Generic[Request]):
         except _UNREADABLE as error:
             _refuse_json(error)
 
-    def _is_off(self, name: str, value: msgspec.Raw) -> bool:
-        """Say whether a field is one of those that aren't served. Raises BadRequest where it is one and not off."""
-        if name not in self._off:
-            return False
-        short = len(bytes(value)) <= MAX_OFF_BYTES
-        _check_off(name, msgspec.json.decode(value) if short else ..., self._off[name])
-        return True
+    def _check_sizes(self, body: bytes | bytearray) -> None:
+        """Refuse a field that is longer than is of use, before anything is made of it."""
+        for name, value in self._fields(body):
+            if self._long is not None and name not in self._long and len(value) > MAX_FIELD_BYTES:
+                raise BadRequest(f"`{name}` is over {MAX_FIELD_BYTES >> 10} KiB: send less", param=name)
+
+    def _fields(self, body: bytes | bytearray) -> list[tuple[str, bytes]]:
+        """Return the fields that a body has, each as it is written; nothing is made of what is in them."""
+        try:
+            fields = self._split(body)
+        except msgspec.ValidationError as error:
+            raise _explain(str(error)) from error
+        except _UNREADABLE as error:
+            _refuse_json(error)
+        every = [(name, bytes(getattr(fields, name))) for name in self._names]
+        return [(name, value) for name, value in every if value]
 
 
 def decode_json(body: bytes | bytearray | str) -> dict[str, Any]:
@@ -114,6 +144,18 @@ def convert(value: object, kind: type[Request], off: Off) -> Request:
     return request
 
 
+@contextmanager
+def _undisturbed() -> Iterator[None]:
+    """Keep Python from looking for rubbish: it does so the more often, the more objects a body makes."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
+
+
 _UNREADABLE = (msgspec.MsgspecError, RecursionError, UnicodeError)
 
 
@@ -121,8 +163,18 @@ def _refuse_json(error: Exception) -> NoReturn:
     if isinstance(error, RecursionError):
         raise BadRequest("The JSON is nested too deeply") from error
     if isinstance(error, msgspec.ValidationError):
-        raise BadRequest("The body must be a JSON object") from error
+        raise _explain(str(error)) from error
     raise BadRequest(f"The body is not valid JSON: {error}") from error
+
+
+def _value(raw: bytes) -> object:
+    """Return a value that may mean "off"; one that is too long for that is not made."""
+    if len(raw) > MAX_OFF_BYTES:
+        return ...
+    try:
+        return msgspec.json.decode(raw)
+    except _UNREADABLE as error:
+        _refuse_json(error)
 
 
 def _check_off(name: str, value: object, allowed: tuple[object, ...]) -> None:
@@ -150,5 +202,5 @@ def _explain(text: str) -> BadRequest:
         field = f"{path}.{match[1]}".lstrip(".")
         return BadRequest(f"`{field}` is missing", param=field, code="missing_field")
     if not path:
-        return BadRequest(text)
+        return BadRequest("The body must be a JSON object" if text.startswith("Expected `object`") else text)
     return BadRequest(f"`{path}`: {text[:1].lower()}{text[1:]}", param=path)

@@ -1,5 +1,7 @@
 """A prompt as OpenAI's surfaces take it: a text, texts, token ids, or lists of token ids. Pure."""
 
+from typing import cast
+
 from gateway.api.errors import BadRequest
 from gateway.api.sampling import MAX_UINT32, TokenId
 
@@ -19,17 +21,16 @@ def entries(prompt: Prompt, *, field: str, most: int) -> list[str] | list[list[i
     """
     if isinstance(prompt, str):
         return [prompt]
-    texts = [item for item in prompt if isinstance(item, str)]
-    lists = [item for item in prompt if isinstance(item, list)]
-    ids = [item for item in prompt if isinstance(item, int)]
-    if not prompt or len(prompt) not in (len(texts), len(lists), len(ids)):
+    kinds = set(map(type, prompt))  # at the speed of C: there may be millions
+    if len(kinds) != 1:
         raise BadRequest(
             f"`{field}` must be a text, a list of texts, a list of token ids or a list of such lists", param=field
         )
-    if ids:
-        if any(not 0 <= token <= MAX_UINT32 for token in ids):
+    if kinds == {int}:
+        ids = cast(list[int], prompt)
+        if min(ids) < 0 or max(ids) > MAX_UINT32:
             raise BadRequest(f"`{field}` has a token id that is negative or too large", param=field)
         return [ids]
     if len(prompt) > most:
         raise BadRequest(f"`{field}` has {len(prompt)} entries: send at most {most} at once", param=field)
-    return texts or lists
+    return cast(list[str] | list[list[int]], prompt)

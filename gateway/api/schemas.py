@@ -256,8 +256,8 @@ COMPLETION_OFF: Off = {
     "suffix": (),
     "add_special_tokens": (True,),
 }
-_CHAT = Reader(ChatRequest, CHAT_OFF)
-_COMPLETION = Reader(CompletionRequest, COMPLETION_OFF)
+_CHAT = Reader(ChatRequest, CHAT_OFF, long=("messages",))
+_COMPLETION = Reader(CompletionRequest, COMPLETION_OFF, long=("prompt",))
 
 
 def parse_chat(body: bytes | bytearray) -> ChatRequest:
