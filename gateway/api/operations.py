@@ -77,7 +77,7 @@ _KEY = Parameter(
     "Idempotency-Key",
     "header",
     "a request that comes again under this key gets the answer of the first time",
-    {"type": "string", "minLength": 1, "maxLength": 255, "pattern": "^[!-~]+$"},
+    {"type": "string", "minLength": 1, "maxLength": 255, "pattern": "^[ -~]+$"},
 )
 _MODEL = Parameter("model", "path", "an id that the list has", {"type": "string", "minLength": 1})
 _SESSION = Parameter(
