@@ -1,15 +1,35 @@
 """What a request for a response may say; whatever is wrong names its field."""
 
 import json
+from contextlib import suppress
 from typing import Any
 
+import msgspec
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from gateway.api.errors import BadRequest
+from gateway.api.responses.answers import Response
 from gateway.api.responses.items import read_items
 from gateway.api.responses.objects import head_of
 from gateway.api.responses.request import LOGPROBS, OFF, ResponseRequest, parse_response
 
+WORDS = [
+    "type",
+    "role",
+    "content",
+    "text",
+    "id",
+    "call_id",
+    "name",
+    "arguments",
+    "output",
+    "format",
+    "schema",
+    "mode",
+    "tools",
+]
 TOOL = {"type": "function", "name": "f", "parameters": {"type": "object"}}
 
 
@@ -172,3 +192,21 @@ def test_a_function_is_strict_unless_it_says_otherwise() -> None:
     request = read(tools=[TOOL, TOOL | {"name": "g", "strict": False}, TOOL | {"name": "h", "strict": True}])
     assert request.chat_tools is not None
     assert [tool.function.strict for tool in request.chat_tools] == [True, False, True]
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(max_size=8),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(WORDS), inner, max_size=4),
+    max_leaves=12,
+)
+
+
+@settings(max_examples=300)
+@given(st.dictionaries(st.sampled_from([*ResponseRequest.__struct_fields__, *OFF]), JSON, max_size=6))
+def test_whatever_is_sent_is_taken_or_refused(fields: dict[str, Any]) -> None:
+    """Any values of any fields: a request that can be shown, or a refusal that names what is wrong."""
+    with suppress(BadRequest):
+        request = read(**fields)
+        read_items(request.input)
+        head = head_of(request, response_id="resp_1", created_at=1)
+        msgspec.convert(json.loads(json.dumps(head | {"status": "queued"})), Response, strict=True)
