@@ -21,6 +21,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from engine.constraints.base import Constraint
 from engine.request import BlockId, SamplingParams, SlabId
 from engine.step import CacheShape, SequenceStep, StepPlan, StepResult, TokenLogprobs, Transfer, TransferDone
 from tests.engine.shaping_reference import is_shaped, shape
@@ -276,6 +277,7 @@ class FakeRunner:
         for place, token in zip(range(part.start, options.num_prompt - 1), followers, strict=False):
             values = _distribution(_mix(tokens[: place + 1]) + num_wrong, self._vocab_size)
             found.append(TokenLogprobs(float(values[token]), most_likely(values, options.prompt_logprobs)))
+        assert found, "a chunk that no token of the prompt follows is asked for log-probabilities"
         return tuple(found)
 
     def _pool(self, part: SequenceStep, who: Identity) -> tuple[float, ...]:
@@ -353,14 +355,19 @@ def expected_tokens(
     vocab_size: int = 1000,
     sampling: SamplingParams = _PLAIN,
     stop_ids: Collection[int] = (),
+    constraint: Constraint | None = None,
 ) -> list[int]:
     """Return the `count` tokens that a sequence gets when nothing goes wrong, whoever runs beside it."""
     output: list[int] = []
     for _ in range(count):
         mixed = _mix(np.array([*prompt, *output], dtype=np.int64))
-        if is_shaped(sampling):
+        if is_shaped(sampling) or constraint is not None:
+            mask = None if constraint is None else constraint.mask([*prompt, *output], len(prompt))
             logits = _logits(mixed, random_key, vocab_size)
-            output.append(int(shape(logits, sampling, prompt, output, stop_ids=stop_ids).argmax()))
+            shaped = shape(logits, sampling, prompt, output, stop_ids=stop_ids, mask=mask)
+            if shaped.max() == -np.inf:  # a grammar at its end is stronger than `min_tokens`
+                shaped = shape(logits, sampling, prompt, output, mask=mask)
+            output.append(int(shaped.argmax()))
         else:
             output.append(_choose(mixed, random_key, vocab_size))
     return output

@@ -8,6 +8,7 @@ written and that each request is metered for what it holds.
 import random
 
 from engine.request import BeamParams, FinishReason, Priority
+from tests.engine.alternating import AlternatingGrammars, alternating
 from tests.engine.costs import set_costs
 from tests.engine.world import World
 
@@ -22,6 +23,7 @@ class Traffic:
     def __init__(self, seed: int, world: World | None = None) -> None:
         self.chance = chance = random.Random(seed)
         self.num_steps = 0
+        self.grammars = AlternatingGrammars(late=chance.random() < 0.5)
         self.world = world or World(
             num_blocks=chance.randint(6, 48),
             block_size=chance.choice((1, 2, 4, 16)),
@@ -32,6 +34,7 @@ class Traffic:
             ahead=chance.random() < 0.5,
             num_slabs=chance.choice((0, 3, chance.randint(1, 100), 400)),
             blocks_a_plan=chance.choice((1, 4, 1000)),
+            grammars=self.grammars,
         )
         self.num_slabs = self.world.shape.num_slabs
         set_costs(self.world, chance.choice((1.0, 1.0, 0.5, 0.0)), seed)
@@ -55,7 +58,7 @@ class Traffic:
 
     def _event(self) -> None:
         events = (self._submit, self._submit, self._submit, self._steps, self._steps, self._steps, self._steps)
-        rare = (self._cancel, self._change_policy, self._remove_policy, self._share, self._squeeze)
+        rare = (self._cancel, self._change_policy, self._remove_policy, self._share, self._squeeze, self._prepare)
         self.chance.choice(events if self.chance.random() < 0.85 else rare)()
 
     def _submit(self) -> None:
@@ -111,7 +114,15 @@ class Traffic:
             "logit_bias": tuple((token, chance.choice((-100.0, 3.0, 100.0))) for token in biased),
             "min_tokens": chance.choice((1, max_tokens, max_tokens // 2)),
         }
-        return {name: value for name, value in asked.items() if chance.random() < 0.4}
+        if chance.random() < 0.3:
+            asked["grammar"] = alternating(f"{chance.choice((0, 1, 5, 20))}{chance.choice(('', '', '?', '!'))}")
+        return {name: value for name, value in asked.items() if name == "grammar" or chance.random() < 0.4}
+
+    def _prepare(self) -> None:
+        """A grammar is ready for those that wait for it."""
+        waiting = [text for text, one in self.grammars.prepared.items() if not one.is_done]
+        if waiting:
+            self.grammars.finish(self.chance.choice(waiting))
 
     def _beams(self) -> BeamParams:
         """Return a search that is often too wide for rows, limits, or the number of outputs."""
@@ -183,6 +194,8 @@ class Traffic:
     def _finish(self) -> None:
         """Open all limits: everything ends, whole and exact, and nothing is left in use."""
         world = self.world
+        for text in self.grammars.prepared:
+            self.grammars.finish(text)
         for tenant in TENANTS:
             world.policy(tenant, blocks=world.shape.num_blocks, soft=0, max_running=10)
         for _ in range(20_000):
@@ -215,7 +228,7 @@ def _check_end(world: World, output: object, reason: FinishReason) -> None:
         assert not tokens, "a request to embed has generated something"
     elif reason is FinishReason.STOP:
         assert tokens[-1] in stops
-        assert len(tokens) > sampling.min_tokens, "an end token came too early"
+        assert len(tokens) > sampling.min_tokens or sampling.grammar, "an end token came too early"
     elif reason is FinishReason.LENGTH and not world.outputs[output][-1].message:  # type: ignore[index]
         assert len(tokens) == world.granted[sequence]  # type: ignore[index]
     if reason is not FinishReason.CANCELLED:

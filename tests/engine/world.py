@@ -26,6 +26,7 @@ from engine.scheduler.predict import OutputLengths
 from engine.scheduler.roster import fork_key
 from engine.scheduler.sizing import Limits
 from engine.step import CacheShape, SequenceStep, StepPlan, TokenLogprobs
+from tests.engine.alternating import Alternating
 from tests.engine.beam_reference import Found, reference
 from tests.engine.fake_runner import FakeRunner, Identity, Launched, embedding, expected_tokens, prompt_scores
 
@@ -289,14 +290,16 @@ class World:
         sequence, index = output if isinstance(output, tuple) else (output, 0)
         request = self.requests[sequence]
         assert request.sampling.seed is not None
-        stops = request.sampling.stop_token_ids
+        stops, grammar = request.sampling.stop_token_ids, request.sampling.grammar
+        stops = stops if request.sampling.ignore_eos else stops | self._eos
         return expected_tokens(
             list(request.prompt),
             count,
             random_key=fork_key(request.sampling.seed, index),
             vocab_size=VOCAB_SIZE,
             sampling=request.sampling,
-            stop_ids=stops if request.sampling.ignore_eos else stops | self._eos,
+            stop_ids=stops,
+            constraint=None if grammar is None else Alternating(grammar.text, stops),
         )
 
     def assert_exact(self, output: Output) -> None:
