@@ -55,7 +55,7 @@ def prompt_asking(part: SequenceStep, first: int) -> PromptAsking | None:
         return None
     behind = [options.prompt_next] if options.prompt_next >= 0 else []
     followers = [*part.token_ids[1:], *behind][: options.num_prompt - 1 - part.start]
-    return PromptAsking(part.sequence, first, followers, options.prompt_logprobs)
+    return PromptAsking(part.sequence, first, followers, options.prompt_logprobs) if followers else None
 
 
 def scored(

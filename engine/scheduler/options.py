@@ -21,7 +21,7 @@ def options_of(sequence: SequenceState, start: int, num_tokens: int) -> StepOpti
     num_prompt, end = sequence.num_prompt, start + num_tokens
     samples = end >= len(tokens) and not request.embed
     is_early = samples and end - num_prompt < sampling.min_tokens
-    scores = sampling.prompt_logprobs if sequence.unscored <= min(end, num_prompt - 1) else -1
+    scores = sampling.prompt_logprobs if max(sequence.unscored, start + 1) <= min(end, num_prompt - 1) else -1
     constraint = sequence.constraint
     banned = sequence.stop_ids if is_early else frozenset()
     mask = constraint.mask(tokens, num_prompt) if samples and constraint is not None else None

@@ -9,6 +9,8 @@ from engine.scheduler.sequence import SequenceState
 from engine.scheduler.streaming import Streaming
 from engine.scheduler.tenant import Tenant
 
+STEP_SCORES = 8192  # log-probabilities of prompts in a step: what the host does with more would keep others waiting
+
 Prefills = dict[Tenant, list[SequenceState]]
 
 
@@ -21,7 +23,11 @@ class Portions:
         self._streaming = streaming
 
     def share(self, budget: int, prefills: Prefills, now: float) -> dict[SequenceState, int]:
-        """Share the budget out in prefill chunks: best class first, then by what its tenant has had (fairness.py)."""
+        """Share the budget out in prefill chunks: best class first, then by what its tenant has had (fairness.py).
+
+        Who wants the log-probabilities of a prompt has no more tokens than the step may tell of.
+        """
+        scores = STEP_SCORES
         eager = eagerness(self._pressure.score)
         chunks: dict[SequenceState, int] = {}
         blocked: set[Tenant] = set()
@@ -46,11 +52,14 @@ class Portions:
             elif self._admission.try_start(sequence, now) is Verdict.BLOCKED:
                 blocked.add(tenant)
             size = 0 if sequence.table is None else min(budget, sequence.remaining)
+            if size and sequence.unscored < sequence.num_prompt:
+                size = min(size, scores // _scores_of(sequence, 1))
             if size and sequence.streams:
                 size = self._streaming.fit(sequence, size, now)
             if size:
                 chunks[sequence] = size
                 budget -= size
+                scores -= _scores_of(sequence, size)
                 _charge(sequence, size, now)
             push(tenant)
         return chunks
@@ -68,6 +77,11 @@ class Portions:
         if best is None or waiting is None:
             return best or waiting
         return min(best, waiting, key=lambda one: (effective_rank(one, now), one.number))
+
+
+def _scores_of(sequence: SequenceState, num_tokens: int) -> int:
+    """Return the log-probabilities that so many more tokens of a sequence's prompt come to."""
+    return num_tokens * (1 + sequence.sampling.prompt_logprobs) if sequence.unscored < sequence.num_prompt else 0
 
 
 def _charge(sequence: SequenceState, num_tokens: int, now: float) -> None:

@@ -6,18 +6,19 @@ serving.run()
 serving.tokens[handle, 1]
 """
 
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Sequence
 
 from engine.config import EngineConfig
 from engine.core import make_scheduler
 from engine.model.families import read_spec
 from engine.model.folder import ModelFolder
+from engine.model.link import Link
 from engine.model.runner import ModelRunner
 from engine.policy import PolicyUpdate, TenantPolicy
 from engine.request import BeamParams, GenerationRequest, RequestId, SamplingParams, SequenceId, TenantId
 from engine.scheduler.outputs import OutputExtras, RequestOutput
-from engine.step import TokenLogprobs
+from engine.step import StepHandle, StepPlan, TokenLogprobs
 from tests.engine.world import ShortOutputs
 
 TENANT = TenantId("minnow")
@@ -46,10 +47,12 @@ class Serving:
         budget: int = 512,
         overcommits: bool = False,
         runner: ModelRunner | None = None,
+        link: Link | None = None,
     ) -> None:
         """Start an engine with `budget` tokens a step; with `overcommits` it lets more requests run than will fit.
 
-        A `runner` of the same blocks is taken over from an engine that has stopped, with whatever its pages hold.
+        Over a `link` as to a GPU it plans and launches each step before the one before it is waited for. A `runner` of
+        the same blocks is taken over from an engine that has stopped, with whatever its pages hold.
         """
         self._block_bytes = block_bytes(folder, block_size)
         config = EngineConfig(
@@ -61,7 +64,8 @@ class Serving:
             threads=1,
             poison=True,
         )
-        self.runner = runner or ModelRunner(config, folder)
+        self.runner = runner or ModelRunner(config, folder, link)
+        self._launched: deque[tuple[StepPlan, StepHandle]] = deque()
         assert self.runner.shape.num_blocks == num_blocks
         self.scheduler = make_scheduler(config, folder, self.runner)
         self._overcommits = overcommits
@@ -119,14 +123,16 @@ class Serving:
         """Run one step; return whether there was one to run."""
         plan = self.scheduler.plan()
         self.scheduler.audit()
-        outputs = (
-            self.scheduler.take_outputs()
-            if plan is None
-            else self.scheduler.commit(plan, self.runner.launch(plan).wait())
-        )
-        for output in outputs:
+        if plan is not None:
+            self._launched.append((plan, self.runner.launch(plan)))
+        is_busy = bool(self._launched)
+        while len(self._launched) > (self.runner.runs_ahead and plan is not None):
+            oldest, handle = self._launched.popleft()
+            for output in self.scheduler.commit(oldest, handle.wait()):
+                self._take(output)
+        for output in self.scheduler.take_outputs():
             self._take(output)
-        return plan is not None
+        return is_busy
 
     def run(self, limit: int = 5000) -> None:
         """Step until nothing can run, and make sure that all has ended."""

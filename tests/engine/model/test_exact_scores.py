@@ -106,9 +106,15 @@ def test_every_model_tells_what_transformers_says(tmp_path: Path, family: str, b
 
 @pytest.mark.parametrize("budget", [7, 24, 512])
 @pytest.mark.parametrize("shares", [False, True])
-def test_requests_side_by_side(folder: ModelFolder, model: PreTrainedModel, budget: int, shares: bool) -> None:
-    """Generated tokens, prompts and embeddings at once, of prompts that begin alike, with the cache or without."""
-    serving = Serving(folder, budget=budget)
+@pytest.mark.parametrize("ahead", [False, True])
+def test_requests_side_by_side(
+    folder: ModelFolder, model: PreTrainedModel, *, budget: int, shares: bool, ahead: bool
+) -> None:
+    """Generated tokens, prompts and embeddings at once, of prompts that begin alike, with the cache or without.
+
+    Step by step as on a CPU, and planned ahead as on a GPU.
+    """
+    serving = Serving(folder, budget=budget, link=device_like(Rerun()) if ahead else None)
     for _ in range(2):  # the second time all of it could be cached
         scored = [
             serving.submit(one, shares=shares, prompt_logprobs=2, num_logprobs=4, max_tokens=5, temperature=0.0)
@@ -130,9 +136,11 @@ def test_requests_side_by_side(folder: ModelFolder, model: PreTrainedModel, budg
         assert all(serving.tokens[handle, 0] for handle in plain)
 
 
-def test_preemption_changes_nothing(folder: ModelFolder, model: PreTrainedModel) -> None:
+@pytest.mark.parametrize("ahead", [False, True])
+def test_preemption_changes_nothing(folder: ModelFolder, model: PreTrainedModel, *, ahead: bool) -> None:
     """Requests that lose their blocks tell each token of their prompt once, and embed all of theirs."""
-    serving = Serving(folder, budget=16, num_blocks=26, overcommits=True)
+    link = device_like(Rerun()) if ahead else None
+    serving = Serving(folder, budget=16, num_blocks=26, overcommits=True, link=link)
     prompts = [STEM + prompt_of(10 + length, seed=5) for length in range(4)]
     scored = [
         serving.submit(one, prompt_logprobs=1, num_logprobs=1, max_tokens=30, temperature=0.0, ignore_eos=True)

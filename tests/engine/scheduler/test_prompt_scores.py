@@ -3,6 +3,7 @@
 import pytest
 
 from engine.request import BeamParams, FinishReason, RefusalCode, SequenceId, TenantId
+from engine.scheduler import portions
 from engine.scheduler.sizing import MAX_PROMPT_SCORES
 from tests.engine.fake_runner import prompt_scores
 from tests.engine.world import ShortOutputs, World
@@ -180,6 +181,23 @@ def test_a_prompt_larger_than_the_pool(ahead: bool) -> None:
     assert world.scheduler.roster.streaming.offloaded_blocks > 0
     assert_told(world, request)
     world.assert_empty()
+
+
+@pytest.mark.parametrize("ahead", [False, True])
+def test_a_step_tells_of_so_many_at_most(monkeypatch: pytest.MonkeyPatch, ahead: bool) -> None:
+    """Whoever asks for many beside each token has shorter chunks; a prompt that nobody asks about goes on beside it."""
+    monkeypatch.setattr(portions, "STEP_SCORES", 40)
+    world = World(budget=64, ahead=ahead)
+    world.policy("minnow")
+    asks = [world.submit("minnow", PROMPT, 4, prompt_logprobs=count) for count in (0, 9, 3, 20)]
+    plain = world.submit("minnow", 60, 4)
+    while world.step():
+        parts = [] if world.plan is None else world.plan.sequences
+        told = [part for part in parts if part.options is not None and part.options.prompt_logprobs >= 0]
+        assert sum(len(part.token_ids) * (1 + part.options.prompt_logprobs) for part in told if part.options) <= 40
+    for request in asks:
+        assert_told(world, request)
+    world.assert_exact(plain)
 
 
 def test_too_many_are_refused() -> None:
