@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 from gateway.api.auth import bearer, check, check_model
 from gateway.api.exchange import Exchange, Watching
@@ -11,14 +11,21 @@ from gateway.api.kept import Entry
 from gateway.api.reading import readings
 from gateway.api.respond import answer
 from gateway.api.running import chat_tokens, find_model, job_of, running
-from gateway.api.sampling import Generating, Sampling
+from gateway.api.sampling import Generating
 from gateway.api.schemas import ChatRequest, parse_chat
 from gateway.api.shapes import ChatShape, Head
 from gateway.api.tools.plan import plan_of
 from gateway.workers.model import Model
 from tenants.contracts import KeyGrant
 
-Request = TypeVar("Request", bound=Sampling)
+
+class Named(Protocol):
+    """A request that names its model."""
+
+    model: str
+
+
+Request = TypeVar("Request", bound=Named)
 
 
 async def chat_completions(exchange: Exchange) -> None:
@@ -35,7 +42,7 @@ async def _serve(exchange: Exchange, grant: KeyGrant, request: ChatRequest) -> N
     prompts = [await chat_tokens(model, request)]
     job = job_of(request, model, prompts=prompts, request_id=exchange.request_id, field="messages")
     plan = plan_of(request, model)
-    reading = readings(request, model, None if plan is None else plan.parser)
+    reading = readings(request, model, plan)
     shape = ChatShape(head(exchange, model, request, "chatcmpl"), model.vocabulary, reading, plan)
     async with running(exchange.web, grant, job) as started:
         await answer(exchange, started, shape, streamed=bool(request.stream))

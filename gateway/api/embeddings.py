@@ -16,10 +16,11 @@ import msgspec
 from msgspec import Meta
 
 from engine.protocol import pb
-from gateway.api.chat import authenticate
+from gateway.api.chat import authenticate, received
 from gateway.api.decode import Off, Reader
 from gateway.api.errors import BadRequest, WorkerFailed
 from gateway.api.exchange import Exchange, Watching
+from gateway.api.idempotency import once
 from gateway.api.prompt_tokens import token_lists
 from gateway.api.prompts import Prompt, entries
 from gateway.api.running import Job, Running, find_model, running
@@ -27,6 +28,7 @@ from gateway.api.sampling import MAX_COUNT
 from gateway.routing.route import Routed
 from gateway.workers.generation import Finished
 from gateway.workers.model import Model
+from tenants.contracts import KeyGrant
 
 MAX_INPUTS = 2048
 WINDOW = 32
@@ -56,18 +58,23 @@ _READER = Reader(EmbeddingRequest, EMBEDDING_OFF)
 async def embeddings(exchange: Exchange) -> None:
     """Answer one request."""
     grant = await authenticate(exchange, scope="generate")
-    request = _READER.read(await exchange.body())
-    async with Watching(exchange):
-        model = find_model(exchange.web, grant, request.model)
-        size = _size(request, model)
-        prompts = await token_lists(model, entries(request.input, field="input", most=MAX_INPUTS), field="input")
-        async with running(exchange.web, grant, _job(exchange, model, prompts)) as started:
-            vectors, num_tokens = await _collect(exchange, started, size)
-        exchange.noted |= {"model": model.name, "prompt_tokens": num_tokens}
-        exchange.headers += started.permit.headers(time.monotonic())
-        usage = {"prompt_tokens": num_tokens, "total_tokens": num_tokens}
-        rest = {"model": model.name, "usage": usage}
-        await _write(exchange, _pieces(vectors, rest, is_base64=request.encoding_format == "base64"))
+    request, entry = await received(exchange, grant, _READER.read)
+    async with Watching(exchange), once(exchange, entry) as due:
+        if due:
+            await _serve(exchange, grant, request)
+
+
+async def _serve(exchange: Exchange, grant: KeyGrant, request: EmbeddingRequest) -> None:
+    model = find_model(exchange.web, grant, request.model)
+    size = _size(request, model)
+    prompts = await token_lists(model, entries(request.input, field="input", most=MAX_INPUTS), field="input")
+    async with running(exchange.web, grant, _job(exchange, model, prompts)) as started:
+        vectors, num_tokens = await _collect(exchange, started, size)
+    exchange.noted |= {"model": model.name, "prompt_tokens": num_tokens}
+    exchange.headers += started.permit.headers(time.monotonic())
+    usage = {"prompt_tokens": num_tokens, "total_tokens": num_tokens}
+    rest = {"model": model.name, "usage": usage}
+    await _write(exchange, _pieces(vectors, rest, is_base64=request.encoding_format == "base64"))
 
 
 def unit(vector: Sequence[float], size: int) -> "array[float]":

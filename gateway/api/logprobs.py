@@ -31,12 +31,16 @@ class Aligned:
         vocabulary: of the model.
         ends: tokens that end the output.
         stops: whether stop strings may end it.
+        shown: special tokens that the text has.
     """
 
-    def __init__(self, vocabulary: Vocabulary, *, ends: frozenset[int], stops: bool) -> None:
+    def __init__(
+        self, vocabulary: Vocabulary, *, ends: frozenset[int], stops: bool, shown: frozenset[int] = frozenset()
+    ) -> None:
         self._vocabulary = vocabulary
         self._ends = ends
         self._stops = stops
+        self._shown = shown
         self._waiting: list[Scored] = []
         self._begun = 0  # bytes of text before the first that waits
         self._told = 0  # bytes of text
@@ -61,15 +65,20 @@ class Aligned:
 
     def _within(self, text: str) -> list[Scored]:
         if text and self._waiting and not self._told and not text.startswith(" "):
-            first = self._vocabulary[self._waiting[0].token].shown
+            first = self._bytes(self._waiting[0])
             self._told = int(first.startswith(b" "))  # the first token's space, which some decoders leave out
         self._told += len(text.encode())
         count = 0
         while count < len(self._waiting) and self._begun < self._told:
-            self._begun += len(self._vocabulary[self._waiting[count].token].shown)
+            self._begun += len(self._bytes(self._waiting[count]))
             count += 1
         told, self._waiting = self._waiting[:count], self._waiting[count:]
         return told
+
+    def _bytes(self, scored: Scored) -> bytes:
+        """Return what the text has of a token."""
+        token = self._vocabulary[scored.token]
+        return token.data if scored.token in self._shown else token.shown
 
     def _all(self) -> list[Scored]:
         told, self._waiting = self._waiting, []

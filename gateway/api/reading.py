@@ -11,6 +11,7 @@ from typing import NamedTuple, Protocol
 from gateway.api.logprobs import Aligned, Scored
 from gateway.api.sampling import Generating
 from gateway.api.tools.pieces import CallBegun, Content, Piece
+from gateway.api.tools.plan import ToolPlan
 from gateway.workers.generation import Delta
 from gateway.workers.model import Model
 
@@ -71,24 +72,24 @@ class Reading:
         return pieces
 
 
-def readings(
-    request: Generating, model: Model, parser: Callable[[], Parser] | None = None
-) -> Callable[[], Reading] | None:
+def readings(request: Generating, model: Model, plan: ToolPlan | None = None) -> Callable[[], Reading] | None:
     """Return what makes the reading of each of a request's outputs; None: they are plain.
 
     Args:
         request: says whether scores are asked for, and what ends an output.
         model: the one that generates.
-        parser: makes the parser of an output; None: all of an output is content.
+        plan: how functions may be called; None: all of an output is content.
     """
+    parser = None if plan is None else plan.parser
     if request.top_scores is None:
         return None if parser is None else lambda: Reading(parser(), None)
     ends = frozenset(request.stop_token_ids or ())
     if not request.ignore_eos:
         ends |= model.eos_token_ids
     stops = bool(request.stops)
+    shown = frozenset(() if plan is None else plan.shown_tokens)
 
     def reading() -> Reading:
-        return Reading(parser and parser(), Aligned(model.vocabulary, ends=ends, stops=stops))
+        return Reading(parser and parser(), Aligned(model.vocabulary, ends=ends, stops=stops, shown=shown))
 
     return reading

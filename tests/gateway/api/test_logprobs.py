@@ -66,6 +66,17 @@ def test_what_a_stop_string_cuts_off_has_no_scores() -> None:
     assert b" holds" not in text
 
 
+def test_a_shown_special_token_is_part_of_the_text() -> None:
+    """A special token that the text has counts in it: what a stop string cuts off behind it has no scores."""
+    start = TOKENIZER.token_to_id("<|im_start|>")
+    tokens = [start, *ids("the tenant"), *ids(" holds the block")]
+    one = Aligned(VOCABULARY, ends=frozenset({END}), stops=True, shown=frozenset({start}))
+    told = one.push("<|im_start|>the ten", tokens, scores(tokens)) + one.finish("", STOP)
+    text = joined(told)
+    assert text.startswith(b"<|im_start|>the ten")
+    assert b" holds" not in text
+
+
 def test_stop_string_at_the_very_beginning() -> None:
     """An output that begins with a stop string has no text and no scores."""
     one = aligned(stops=True)
