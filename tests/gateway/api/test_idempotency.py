@@ -21,9 +21,16 @@ from tests.gateway.api import test_waiting
 from tests.gateway.api.test_auth import GRANT
 from tests.gateway.api.test_waiting import Client, run
 from tests.gateway.wire.scripted import ScriptedEngine, admitted, delta, finished, refused, until
+from tests.gateway.wire.stack import Stack, TenantInTest, wait_for
 
 CHAT: dict[str, Any] = {"model": "scripted", "messages": [{"role": "user", "content": "a secret question"}]}
 TEXT: dict[str, Any] = {"model": "scripted", "prompt": "a secret question"}
+
+
+@pytest.fixture
+def tenant_of_stack(stack: Stack) -> TenantInTest:
+    """Return a tenant of the deployment."""
+    return stack.tenant()
 
 
 @pytest.fixture(autouse=True)
@@ -306,3 +313,29 @@ def test_claim_is_renewed_while_its_request_runs(monkeypatch: pytest.MonkeyPatch
         await serve(engine, client)
 
     run(story)
+
+
+def test_answer_is_paid_for_once(stack: Stack) -> None:
+    """Through real processes: one record in the ledger, and a limit of requests that is charged once."""
+    buyer = stack.tenant(rpm=60)
+    client = stack.openai(buyer.key())
+    body = {"model": "tiny", "messages": [{"role": "user", "content": "hello"}], "max_tokens": 4}
+    answers = [client.chat.completions.create(**body, extra_headers={"Idempotency-Key": "k"}) for _ in range(3)]
+    assert len({answer.id for answer in answers}) == 1
+    other = client.chat.completions.create(**body)
+    records = wait_for(lambda: found if len(found := buyer.usage()) == 2 else [])
+    ids = {record["request_id"].removeprefix("req_") for record in records}
+    assert ids == {answers[0].id.removeprefix("chatcmpl-"), other.id.removeprefix("chatcmpl-")}
+
+
+def test_embeddings_and_responses_have_it_too(stack: Stack, tenant_of_stack: TenantInTest) -> None:
+    """Every surface that generates or embeds answers a request that is sent again from what it kept."""
+    with stack.http(tenant_of_stack.key()) as client:
+        for path, fields in (
+            ("/v1/embeddings", {"input": "hello"}),
+            ("/v1/responses", {"input": "hello", "max_output_tokens": 4}),
+        ):
+            sent = [client.post(path, json={"model": "tiny"} | fields, headers={"Idempotency-Key": path}) for _ in "ab"]
+            assert [answer.status_code for answer in sent] == [200, 200]
+            assert sent[0].content == sent[1].content
+            assert sent[1].headers["idempotent-replayed"] == "true"
