@@ -1,6 +1,6 @@
 """`Idempotency-Key`: a request that is sent again gets the answer of the first time, and generates nothing.
 
-    no header                          nothing of this happens
+    no header                          nothing of this happens (why it is as it is: docs/decisions/0028)
     a key that is new                  claimed in Redis, served, and its answer is kept for KEEP_SECONDS
     the same key and request           the kept answer, with `idempotent-replayed: true`
     the same key, another request      422
