@@ -110,7 +110,7 @@ class Response:
     async def _read(self, run: Routed, model: Model) -> Finished:
         """Tell what a run generates, to its end."""
         plan = plan_of(self._ask.request, model)
-        make = readings(self._ask.request, model, None if plan is None else plan.parser)
+        make = readings(self._ask.request, model, plan)
         reading = Reading(None, None) if make is None else make()
         while True:
             event = await run.next()
