@@ -5,7 +5,7 @@ from collections.abc import Iterable
 import numpy as np
 
 from engine.constraints.base import Mask
-from engine.scheduler.history import History
+from engine.scheduler.history import History, Start
 from engine.scheduler.sequence import SequenceState
 from engine.step import LogitChanges, StepOptions
 
@@ -70,5 +70,7 @@ def _changes(sequence: SequenceState) -> LogitChanges | None:
     if not (sampling.penalises or sampling.logit_bias):
         return None
     if sequence.history is None:
-        sequence.history = History(sampling, sequence.request.prompt)
+        others = () if sequence.group is None else sequence.group.members
+        start = next((one.history.start for one in others if one.history is not None), None)
+        sequence.history = History(sampling, start or Start.of(sampling, sequence.request.prompt))
     return sequence.history.changes(sequence.tokens)

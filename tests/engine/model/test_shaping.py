@@ -24,7 +24,7 @@ from engine.model.logprobs import asking, read, sampled_scores
 from engine.model.sampler import sample, uniform
 from engine.model.shaping import shape, shaped
 from engine.request import SamplingParams, SequenceId
-from engine.scheduler.history import History
+from engine.scheduler.history import History, Start
 from engine.step import SequenceStep, StepOptions
 from kernels.ops import Ops, select_backend
 from kernels.reference.ops import ReferenceOps
@@ -56,7 +56,7 @@ class Asked(NamedTuple):
     def step(self) -> SequenceStep:
         """Return its part of a step."""
         is_early = len(self.output) < self.sampling.min_tokens
-        changes = History(self.sampling, self.prompt).changes([*self.prompt, *self.output])
+        changes = History(self.sampling, Start.of(self.sampling, self.prompt)).changes([*self.prompt, *self.output])
         options = StepOptions(changes=changes, banned=self.stop_ids if is_early else frozenset(), mask=self.mask)
         is_plain = changes is None and self.mask is None and not options.banned
         return SequenceStep(

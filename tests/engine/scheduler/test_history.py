@@ -5,13 +5,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from engine.request import SamplingParams
-from engine.scheduler.history import History
+from engine.scheduler.history import History, Start
 from engine.step import LogitChanges
 from tests.engine.shaping_reference import shape
 
 VOCAB = 200
 TOKENS = st.integers(0, VOCAB - 1)
 PENALTIES = st.floats(-2.0, 2.0)
+
+
+def history_of(sampling: SamplingParams, prompt: list[int]) -> History:
+    """Return the history of a request's only output."""
+    return History(sampling, Start.of(sampling, prompt))
 
 
 def applied(logits: np.ndarray, changes: LogitChanges | None) -> np.ndarray:
@@ -53,7 +58,7 @@ def test_is_that_of_the_whole_history(
         logit_bias=tuple(bias.items()),
     )
     logits = np.random.default_rng(seed).normal(0, 3, VOCAB).astype(np.float32)
-    history, tokens, num_seen = History(sampling, prompt), list(prompt), 0
+    history, tokens, num_seen = history_of(sampling, prompt), list(prompt), 0
     for count in [0, *steps, len(output)]:
         tokens += output[num_seen : num_seen + count]
         num_seen = min(len(output), num_seen + count)
@@ -65,7 +70,7 @@ def test_is_that_of_the_whole_history(
 
 def test_nothing_to_change_is_none() -> None:
     """Before the first token of the output, frequency and presence say nothing."""
-    history = History(SamplingParams(frequency_penalty=1.0, presence_penalty=1.0), [1, 2, 3])
+    history = history_of(SamplingParams(frequency_penalty=1.0, presence_penalty=1.0), [1, 2, 3])
     assert history.changes([1, 2, 3]) is None
     changes = history.changes([1, 2, 3, 3])
     assert changes is not None
@@ -75,7 +80,7 @@ def test_nothing_to_change_is_none() -> None:
 
 def test_a_bias_looks_at_no_token() -> None:
     """It is the same whatever has been generated, so that a step may be planned before its token is known."""
-    history = History(SamplingParams(logit_bias=((7, 2.5),)), [7, 7])
+    history = history_of(SamplingParams(logit_bias=((7, 2.5),)), [7, 7])
     assert not SamplingParams(logit_bias=((7, 2.5),)).looks_back
     for tokens in ([7, 7], [7, 7, 7, 8]):
         changes = history.changes(tokens)
@@ -85,7 +90,7 @@ def test_a_bias_looks_at_no_token() -> None:
 
 def test_grows_with_many_tokens() -> None:
     """Thousands of distinct tokens find room, each in its place."""
-    history = History(SamplingParams(presence_penalty=0.5, repetition_penalty=2.0), list(range(100)))
+    history = history_of(SamplingParams(presence_penalty=0.5, repetition_penalty=2.0), list(range(100)))
     tokens = list(range(100))
     for token in range(50, 5000, 3):
         tokens.append(token)
@@ -95,3 +100,26 @@ def test_grows_with_many_tokens() -> None:
     penalised = set(changes.token_ids[changes.values[2] == 0.5].tolist())
     assert penalised == set(range(50, 5000, 3))
     assert bool((changes.values[1] == 2.0).all())
+
+
+@given(
+    bias=st.dictionaries(TOKENS, st.floats(-100.0, 100.0, width=32), max_size=3),
+    prompt=st.lists(TOKENS, min_size=1, max_size=20),
+    outputs=st.lists(st.lists(TOKENS, max_size=90), min_size=2, max_size=4),
+)
+def test_outputs_of_a_request_share_their_beginning_alone(
+    bias: dict[int, float], prompt: list[int], outputs: list[list[int]]
+) -> None:
+    """Each goes on as if it were the only one, and leaves the beginning as it was."""
+    sampling = SamplingParams(
+        frequency_penalty=0.5, presence_penalty=-1.0, repetition_penalty=1.5, logit_bias=tuple(bias.items())
+    )
+    start = Start.of(sampling, prompt)
+    before = start.ids.tolist(), start.values.tolist(), dict(start.places)
+    histories = [History(sampling, start) for _ in outputs]
+    logits = np.linspace(-3, 3, VOCAB, dtype=np.float32)
+    for place in range(max(map(len, outputs)) + 1):
+        for history, output in zip(histories, outputs, strict=True):
+            changes = history.changes([*prompt, *output[:place]])
+            assert applied(logits, changes).tolist() == shape(logits, sampling, prompt, output[:place]).tolist()
+    assert before == (start.ids.tolist(), start.values.tolist(), dict(start.places))
