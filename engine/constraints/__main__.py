@@ -19,7 +19,7 @@ from engine.replay.frames import read_frame, write_frame
 
 _STDIN, _STDOUT = 0, 1
 _STACK_BYTES = 4 << 20  # half of what the core's threads have
-_MEMORY_BYTES = 1 << 30  # beyond what the vocabulary takes
+_MEMORY_BYTES = 256 << 20  # beyond what the vocabulary takes
 _CPU_SECONDS = 5.0  # of processor time for one grammar: how busy the machine is makes no difference
 _PAGE_BYTES = resource.getpagesize()
 

@@ -12,7 +12,7 @@ from engine.errors import GrammarError, InvariantError
 
 _FIRST_SECONDS = 0.001  # to expect of a first mask, which finds nothing that was worked out before
 _FADE = 0.8  # of what a mask has taken, from one to the next: who was slow once may be again
-_MAX_REASON = 600  # characters of the library's explanation
+_MAX_REASON = 300  # characters of the library's explanation
 
 
 class CompiledGrammar:
@@ -71,7 +71,7 @@ class Following:
             except BaseException as error:
                 if not is_panic(error):
                     raise
-                raise GrammarError(f"the output cannot be followed any further: {error}") from error
+                raise GrammarError(f"the grammar cannot be followed: {error}") from error
             self._num_seen = num_output
             self.seconds = max(time.thread_time() - began, self.seconds * _FADE)
         return self._mask
@@ -83,7 +83,7 @@ class Following:
             self._words = vocabulary.new_words()
             self._address = self._words.ctypes.data
         if not self._matcher.consume_tokens(tokens):
-            raise GrammarError(f"the output cannot be followed any further: {reason(self._matcher)}")
+            raise GrammarError(f"the output does not follow its grammar: {reason(self._matcher)}")
         self._mask = _mask(vocabulary, self._matcher, self._words, self._address)
         if vocabulary.may_end(self._mask):
             allow(self._mask, self._ends)
@@ -91,7 +91,9 @@ class Following:
 
 def reason(matcher: LLMatcher) -> str:
     """Return why a matcher has failed, fit for whoever wrote the grammar."""
-    text = " ".join(matcher.get_error().split())
+    text = " ".join(matcher.get_error().replace("<non-verbose/>", "").split())
+    if text == "NoExtensionBias":
+        return "no text can come next"
     return text if len(text) <= _MAX_REASON else f"{text[:_MAX_REASON]}…"
 
 
@@ -103,5 +105,5 @@ def is_panic(error: BaseException) -> bool:
 def _mask(vocabulary: Vocabulary, matcher: LLMatcher, words: Mask, address: int) -> Mask:
     mask = vocabulary.fill(matcher, words, address)
     if matcher.is_error():
-        raise GrammarError(f"the grammar is too much work: {reason(matcher)}")
+        raise GrammarError(f"the grammar cannot be followed: {reason(matcher)}")
     return mask

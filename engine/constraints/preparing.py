@@ -12,7 +12,7 @@ from engine.errors import GrammarError
 from engine.request import Grammar
 
 _NICENESS = 5  # of the thread: on a busy machine it gets a quarter of what the model's threads get
-MAX_KEPT = 64  # grammars: what waits or runs keeps its own beside them
+MAX_KEPT = 32  # grammars: what waits or runs keeps its own beside them
 
 
 class Compiled(Protocol):

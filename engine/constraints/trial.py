@@ -4,12 +4,12 @@ import random
 
 import numpy as np
 
-from engine.constraints.following import CompiledGrammar
+from engine.constraints.preparing import Compiled
 
 _OUTPUTS, _TOKENS = 3, 16
 
 
-def try_out(grammar: CompiledGrammar, ends: frozenset[int]) -> None:
+def try_out(grammar: Compiled, ends: frozenset[int]) -> None:
     """Follow some random outputs of a grammar a little way, the same ones each time.
 
     Raises:

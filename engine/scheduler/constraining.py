@@ -65,9 +65,14 @@ class Constraining:
             return Refusal(RefusalCode.INVALID, message, "grammar")
         return Refusal(RefusalCode.INVALID, preparation.problem, "grammar") if preparation.problem else None
 
-    def enter(self, sequence: SequenceState, preparation: Preparation) -> None:
-        """Give a request its constraint, or let it wait for it."""
-        if preparation.is_done and not preparation.problem:
+    def enter(self, sequence: SequenceState, preparation: Preparation | None, *, is_prepared: bool) -> None:
+        """Give a request with a grammar its constraint, or let it wait for it where the caller holds it for that.
+
+        What the caller has found decides, and not what the thread has done since.
+        """
+        if preparation is None:
+            return
+        if is_prepared:
             sequence.constraint = preparation.constraint(sequence.stop_ids)
         else:
             self._waiting[sequence] = preparation

@@ -3,7 +3,6 @@
 import random
 from collections.abc import Iterable
 
-from engine.constraints.base import Preparation
 from engine.errors import ProtocolError
 from engine.policy import PolicyUpdate, ShadowLimits, TenantPolicy
 from engine.request import FinishReason, GenerationRequest, RefusalCode, SequenceId
@@ -52,22 +51,26 @@ class Intake:
             self._turn_away(sequence, Refusal(RefusalCode.DRAINING, message))
             return
         preparation = self._constraining.prepare(request)
+        is_prepared = preparation is None or preparation.is_done  # asked once: a thread may say otherwise any moment
         refusal = check_form(request, self._limits, self._roster.max_running)
         refusal = refusal or self._constraining.refusal(request, preparation)
         if refusal is not None:
             self._turn_away(sequence, refusal)
             return
         tenant = self._roster.tenants.get(request.tenant)
-        is_prepared = preparation is None or preparation.is_done
         if self._must_hold(tenant, request) or not is_prepared:
             num_held = 0 if tenant is None else tenant.num_held
             if num_held + max(request.n, beam_width(request)) > MAX_HELD:
                 self._turn_away(sequence, _queue_full(num_held, None))
             else:
                 seconds = HOLD_SECONDS if is_prepared else PREPARE_SECONDS
-                self._roster.hold(self._enter(sequence, request, preparation), now + seconds)
+                state = self._enter(sequence, request)
+                self._constraining.enter(state, preparation, is_prepared=is_prepared)
+                self._roster.hold(state, now + seconds)
             return
-        self._settle(self._enter(sequence, request, preparation), now)
+        state = self._enter(sequence, request)
+        self._constraining.enter(state, preparation, is_prepared=True)
+        self._settle(state, now)
 
     def cancel(
         self, sequences: Iterable[SequenceId], reason: FinishReason, now: float, output_index: int | None = None
@@ -133,17 +136,13 @@ class Intake:
     def _must_hold(self, tenant: Tenant | None, request: GenerationRequest) -> bool:
         return tenant is None or tenant.policy is None or request.policy_version > self.applied[0]
 
-    def _enter(
-        self, sequence: SequenceId, request: GenerationRequest, preparation: Preparation | None
-    ) -> SequenceState:
+    def _enter(self, sequence: SequenceId, request: GenerationRequest) -> SequenceState:
         state = self._roster.enter(sequence, request)
         sampling = request.sampling
         state.random_key = self._random.getrandbits(64) if sampling.seed is None else sampling.seed & _RANDOM_MASK
         state.stop_ids = sampling.stop_token_ids if sampling.ignore_eos else sampling.stop_token_ids | self._eos
         if state.beams is not None:
             state.sampling = state.beams.sampling(self._limits.vocab_size)
-        if preparation is not None:
-            self._constraining.enter(state, preparation)
         return state
 
     def _settle(self, sequence: SequenceState, now: float) -> None:

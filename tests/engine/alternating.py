@@ -74,16 +74,29 @@ class Prepared:
     def __init__(self, text: str, *, is_done: bool, gate: threading.Event | None = None) -> None:
         self.text = text
         self.is_done = is_done
+        self.looks_left = -1  # how often one may look before it is done; -1: it makes no difference
         self._gate = gate
+
+    @property
+    def is_done(self) -> bool:
+        """Whether it is prepared; it may become so from one look to the next, as a thread may have it."""
+        if self.looks_left == 0:
+            self._is_done = True
+        self.looks_left -= self.looks_left > 0
+        return self._is_done
+
+    @is_done.setter
+    def is_done(self, is_done: bool) -> None:
+        self._is_done = is_done
 
     @property
     def problem(self) -> str:
         """What is wrong, once it is done."""
-        return "it is bad" if self.is_done and self.text == "bad" else ""
+        return "it is bad" if self._is_done and self.text == "bad" else ""
 
     def constraint(self, ends: frozenset[int]) -> Alternating:
         """Return a constraint at the beginning."""
-        assert self.is_done
+        assert self._is_done
         assert not self.problem
         return Alternating(self.text, ends, self._gate)
 

@@ -147,7 +147,7 @@ def test_mask_is_good_until_the_next_token() -> None:
 def test_token_that_is_not_allowed_is_an_error() -> None:
     """The output cannot go on, and the reason is given."""
     constraint = compiled(GrammarKind.REGEX, "abc").constraint(frozenset(ENDS))
-    with pytest.raises(GrammarError, match="cannot be followed"):
+    with pytest.raises(GrammarError, match="does not follow"):
         constraint.mask(encode("x"), 0)
 
 

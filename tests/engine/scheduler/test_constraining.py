@@ -190,6 +190,23 @@ def test_request_waits_for_its_grammar_and_nobody_else_does() -> None:
     assert world.scheduler.next_timer() is None
 
 
+@pytest.mark.parametrize("text", ["5", "bad"])
+@pytest.mark.parametrize("looks", range(4))
+def test_grammar_that_is_ready_at_any_moment(text: str, looks: int) -> None:
+    """A thread may have it ready from one look of the scheduler to the next: nobody is forgotten."""
+    world, grammars = make_world(late=True)
+    grammars.prepare(alternating(text)).looks_left = looks
+    request = world.submit("minnow", 9, 40, grammar=alternating(text))
+    for _ in range(3):
+        world.step()
+    world.run()
+    if text == "bad":
+        assert world.refused[request].field == "grammar"
+    else:
+        assert_complete(world, request, 5)
+    world.assert_empty()
+
+
 def test_grammar_that_is_none_is_refused() -> None:
     """At once where it is known, else when the thread has found out; the refusal names the field."""
     world, grammars = make_world(late=True)
