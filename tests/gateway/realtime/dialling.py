@@ -21,7 +21,8 @@ def dial(
     stack: Stack, raw: str, *, path: str = "/v1/realtime", port: int = 0, **options: Any
 ) -> Iterator[ClientConnection]:
     """Open a socket with a key in a subprotocol and take its `session.created`."""
-    options = {"subprotocols": ["realtime", f"openai-insecure-api-key.{raw}"], "proxy": None} | options
+    default = {"subprotocols": ["realtime", f"openai-insecure-api-key.{raw}"], "proxy": None, "open_timeout": SECONDS}
+    options = default | options
     with connect(f"ws://127.0.0.1:{port or stack.port}{path}", **options) as socket:
         assert receive(socket)["type"] == "session.created"
         yield socket

@@ -13,7 +13,18 @@ from websockets.sync.client import ClientConnection, connect
 from gateway import websocket_protocol
 from gateway.realtime.events import MAX_EVENT
 from tenants.keys import parse_key
-from tests.gateway.realtime.dialling import ENDLESS, LONG, create, dial, receive, send, until, until_closed, until_done
+from tests.gateway.realtime.dialling import (
+    ENDLESS,
+    LONG,
+    SECONDS,
+    create,
+    dial,
+    receive,
+    send,
+    until,
+    until_closed,
+    until_done,
+)
 from tests.gateway.wire.stack import Stack, TenantInTest, wait_for
 
 
@@ -50,7 +61,7 @@ def test_revoked_key_ends_what_runs(stack: Stack, tenant: TenantInTest) -> None:
 
 def test_expired_key_is_found_out(stack: Stack, tenant: TenantInTest) -> None:
     """Nobody tells of a key that expires: the timer finds it, and the idle socket closes with 1008."""
-    raw = tenant.key(expires_at=time.time() + 8)
+    raw = tenant.key(expires_at=time.time() + 15)
     with dial(stack, raw) as socket:
         _, code, reason = until_closed(socket)
     assert (code, reason.split(":")[0]) == (1008, "invalid_api_key")
@@ -157,9 +168,9 @@ def test_many_that_vanish_leave_no_trace(stack: Stack, tenant: TenantInTest) -> 
 
 def let_in(stack: Stack, raw: str, port: int) -> ClientConnection | None:
     """Return an open socket, if there is room for one."""
-    headers = {"authorization": f"Bearer {raw}"}
+    options = {"additional_headers": {"authorization": f"Bearer {raw}"}, "proxy": None, "open_timeout": SECONDS}
     try:
-        return connect(f"ws://127.0.0.1:{port}/v1/realtime", additional_headers=headers, proxy=None, legacy=True)
+        return connect(f"ws://127.0.0.1:{port}/v1/realtime", legacy=True, **options)  # type: ignore[arg-type]
     except InvalidStatus:
         return None
 
