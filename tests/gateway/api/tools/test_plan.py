@@ -1,19 +1,23 @@
 """From a request's tools and a model to what is rendered, asked for and read."""
 
+import json
 from typing import Any
 
 import msgspec
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from engine.protocol import pb
 from gateway.api.errors import BadRequest
 from gateway.api.formats import Asked
 from gateway.api.functions import Function, FunctionTool
-from gateway.api.schemas import ChatRequest
+from gateway.api.schemas import ChatRequest, parse_chat
+from gateway.api.tools.pieces import Content
 from gateway.api.tools.plan import ToolPlan, parser_of, plan_of
 from gateway.workers.model import Model, model_from_card
 from tests.engine.tiny_model import make_tokenizer
-from tests.gateway.api.tools.samples import PLAIN, SWITCH, TOOLS, WEATHER, template
+from tests.gateway.api.tools.samples import PLAIN, SWITCH, TOOLS, WEATHER, rendered, template
 
 TEMPLATE_NAMED = "{{ tools }}{{ message.tool_calls }}[TOOL_CALLS]name[ARGS]{}"
 NAMED = {"type": "function", "function": {"name": "switch"}}
@@ -169,6 +173,68 @@ def test_a_grammar_that_is_too_long() -> None:
     with pytest.raises(BadRequest) as caught:
         made.asked(None)
     assert caught.value.param == "tools"
+
+
+JSON: st.SearchStrategy[Any] = st.recursive(
+    st.none() | st.booleans() | st.integers(-9, 9) | st.text(max_size=4),
+    lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.text(max_size=4), inner, max_size=2),
+    max_leaves=6,
+)
+NAME = st.sampled_from(["a", "b", "c d", ""])
+OFFERED = st.fixed_dictionaries(
+    {"type": st.just("function"), "function": st.fixed_dictionaries({"name": NAME}, optional={"parameters": JSON})}
+)
+CHOICE = (
+    JSON
+    | st.sampled_from(["none", "auto", "required", allowed("auto", "a"), allowed("required", "b")])
+    | NAME.map(lambda name: {"type": "function", "function": {"name": name}})
+)
+SAID = st.fixed_dictionaries(
+    {"role": st.sampled_from(["user", "assistant", "tool"])},
+    optional={
+        "content": st.text(max_size=3),
+        "tool_call_id": st.sampled_from(["a", "b"]),
+        "tool_calls": st.lists(
+            st.builds(
+                lambda one, arguments: {
+                    "id": one,
+                    "type": "function",
+                    "function": {"name": one, "arguments": arguments},
+                },
+                st.sampled_from(["a", "b"]),
+                JSON.map(json.dumps) | st.text(max_size=4),
+            ),
+            max_size=2,
+        ),
+    },
+)
+MODELS = {name: model(PLAIN if name == "plain" else template(name)) for name in ("plain", "qwen", "llama", "mistral")}
+
+
+@given(
+    st.sampled_from(sorted(MODELS)),
+    st.lists(SAID, min_size=1, max_size=4),
+    st.lists(OFFERED, max_size=2) | JSON,
+    CHOICE,
+    st.sampled_from([None, True, False]),
+)
+def test_any_request_is_planned_or_refused(
+    name: str, messages: Any, tools: Any, choice: Any, many: bool | None
+) -> None:
+    """Whatever a request says of tools, it is a BadRequest, or it can be rendered, asked for and read."""
+    body = {"model": "m", "messages": messages, "tools": tools, "tool_choice": choice, "parallel_tool_calls": many}
+    try:
+        asked = parse_chat(msgspec.json.encode(body))
+        made = plan_of(asked, MODELS[name])
+        if made is not None:
+            made.asked(None)
+    except BadRequest:
+        return
+    if made is not None:
+        rendered(MODELS[name].chat_template, made.turns(asked.messages), made.template_tools)
+        if made.parser is not None:
+            parser = made.parser()
+            assert [*parser.push("hello"), *parser.flush()] == ([] if made.required else [Content("hello")])
 
 
 def test_a_refused_grammar_is_explained() -> None:
