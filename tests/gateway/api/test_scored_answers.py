@@ -19,6 +19,7 @@ HELLO = [{"role": "user", "content": "hello world"}]
 LONG = {"ignore_eos": True}
 CHAT: dict[str, Any] = {"model": "tiny", "messages": HELLO, "max_tokens": 12, "extra_body": LONG}
 TEXT: dict[str, Any] = {"model": "tiny", "prompt": "the tenant holds", "max_tokens": 12, "extra_body": LONG}
+SCORING: dict[str, Any] = {"model": "tiny", "max_tokens": 0, "echo": True, "logprobs": 0}
 
 
 def reference(stack: Stack, tokens: Sequence[int]) -> torch.Tensor:
@@ -63,6 +64,26 @@ def test_scoring_alone(stack: Stack, tenant: TenantInTest, streamed: bool) -> No
         (scores,) = [choice.logprobs for choice in choices if choice.logprobs is not None]
         told = scores.token_logprobs[1:]
         assert told == pytest.approx([float(expected[at, token]) for at, token in enumerate(tokens[1:])], abs=TOLERANCE)
+
+
+def test_single_token_has_nothing_to_be_scored_by(stack: Stack, tenant: TenantInTest) -> None:
+    """A prompt of one token, scored alone, has one entry without a number."""
+    client = stack.openai(tenant.key())
+    answer = client.completions.create(**TEXT | {"prompt": "a", "max_tokens": 0}, echo=True, logprobs=2)
+    (choice,) = answer.choices
+    assert (choice.text, choice.logprobs.tokens, choice.logprobs.token_logprobs) == ("a", ["a"], [None])
+
+
+def test_several_prompts_are_scored_at_once(stack: Stack, tenant: TenantInTest) -> None:
+    """Each prompt has its own scores, the same as alone."""
+    client = stack.openai(tenant.key())
+    prompts = ["the tenant holds", "a memory", "one two three"]
+    alone = [client.completions.create(**SCORING | {"prompt": prompt}).choices[0] for prompt in prompts]
+    together = client.completions.create(**SCORING | {"prompt": prompts}).choices
+    assert [choice.text for choice in together] == prompts
+    for one, other in zip(together, alone, strict=True):
+        assert one.logprobs.tokens == other.logprobs.tokens
+        assert one.logprobs.token_logprobs[1:] == pytest.approx(other.logprobs.token_logprobs[1:], abs=TOLERANCE)
 
 
 def test_chat_is_scored_as_by_the_reference(stack: Stack, tenant: TenantInTest) -> None:
