@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 from llguidance import LLMatcher, LLParserLimits, regex_to_lark
 
-from engine.constraints.following import CompiledGrammar, is_panic, reason
-from engine.constraints.vocabulary import Vocabulary
+from engine.constraints.following import CompiledGrammar, reason
+from engine.constraints.vocabulary import Vocabulary, is_panic
 from engine.errors import GrammarError
 from engine.request import Grammar, GrammarKind
 

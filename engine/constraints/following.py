@@ -7,7 +7,7 @@ from llguidance import LLMatcher
 
 from engine.constraints.base import Mask
 from engine.constraints.masks import allow
-from engine.constraints.vocabulary import Vocabulary
+from engine.constraints.vocabulary import Vocabulary, is_panic
 from engine.errors import GrammarError, InvariantError
 
 _FIRST_SECONDS = 0.001  # to expect of a first mask, which finds nothing that was worked out before
@@ -95,11 +95,6 @@ def reason(matcher: LLMatcher) -> str:
     if text == "NoExtensionBias":
         return "no text can come next"
     return text if len(text) <= _MAX_REASON else f"{text[:_MAX_REASON]}…"
-
-
-def is_panic(error: BaseException) -> bool:
-    """Say whether the library has broken: what it throws then is no Exception, and has no name to import."""
-    return type(error).__name__ == "PanicException"
 
 
 def _mask(vocabulary: Vocabulary, matcher: LLMatcher, words: Mask, address: int) -> Mask:

@@ -59,12 +59,20 @@ class Vocabulary:
         return allows(mask, self._end)
 
 
+def is_panic(error: BaseException) -> bool:
+    """Say whether the library has broken: what it throws then is no Exception, and has no name to import."""
+    return type(error).__name__ == "PanicException"
+
+
 def _read(tokenizer_json: str, size: int, ends: list[int]) -> LLTokenizer:
     try:
         return LLTokenizer(tokenizer_json, n_vocab=size, eos_token=ends)
-    except ValueError:
-        pass  # the tokenizer has more tokens than the model, or cannot be read at all
+    except BaseException as error:  # the tokenizer has more tokens than the model, or cannot be read at all
+        if not (isinstance(error, ValueError) or is_panic(error)):
+            raise
     try:
         return LLTokenizer(tokenizer_json, eos_token=ends)
-    except ValueError as error:
+    except BaseException as error:
+        if not (isinstance(error, ValueError) or is_panic(error)):
+            raise
         raise GrammarError(f"this model's tokenizer cannot be used with grammars: {error}") from error
