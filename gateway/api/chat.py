@@ -7,10 +7,11 @@ from typing import Protocol, TypeVar
 from gateway.api.auth import bearer, check, check_model
 from gateway.api.exchange import Exchange, Watching
 from gateway.api.idempotency import entry_of, once
+from gateway.api.jobs import job_of
 from gateway.api.kept import Entry
 from gateway.api.reading import readings
 from gateway.api.respond import answer
-from gateway.api.running import chat_tokens, find_model, job_of, running
+from gateway.api.running import chat_tokens, find_model, running
 from gateway.api.sampling import Generating
 from gateway.api.schemas import ChatRequest, parse_chat
 from gateway.api.shapes import ChatShape, Head

@@ -5,10 +5,11 @@ from collections.abc import Sequence
 from gateway.api.chat import authenticate, head, received
 from gateway.api.exchange import Exchange, Watching
 from gateway.api.idempotency import once
+from gateway.api.jobs import job_of
 from gateway.api.prompt_tokens import token_lists
 from gateway.api.reading import readings
 from gateway.api.respond import answer
-from gateway.api.running import find_model, job_of, running
+from gateway.api.running import find_model, running
 from gateway.api.schemas import CompletionRequest, parse_completion
 from gateway.api.text_shape import CompletionShape, Echo, Prompt
 from gateway.workers.model import Model

@@ -21,9 +21,10 @@ from gateway.api.decode import Off, Reader
 from gateway.api.errors import BadRequest, WorkerFailed
 from gateway.api.exchange import Exchange, Watching
 from gateway.api.idempotency import once
+from gateway.api.jobs import Job
 from gateway.api.prompt_tokens import token_lists
 from gateway.api.prompts import Prompt, entries
-from gateway.api.running import Job, Running, find_model, running
+from gateway.api.running import Running, find_model, running
 from gateway.api.sampling import MAX_COUNT
 from gateway.routing.route import Routed
 from gateway.workers.generation import Finished

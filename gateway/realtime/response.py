@@ -9,9 +9,10 @@ from typing import Any
 import structlog
 
 from gateway.api.errors import ApiError, BadRequest, ClientLeft, InternalError, from_worker
+from gateway.api.jobs import job_of
 from gateway.api.logprobs import chat_logprobs
 from gateway.api.reading import Reading, Told, readings
-from gateway.api.running import chat_tokens, find_model, job_of, running
+from gateway.api.running import chat_tokens, find_model, running
 from gateway.api.tools.pieces import Content
 from gateway.api.tools.plan import plan_of
 from gateway.realtime import says

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 import msgspec
 
 from gateway.api.errors import BadRequest, ContextTooLong
+from gateway.api.jobs import Job, job_of
 from gateway.api.reading import Reading, readings
 from gateway.api.responses.context import context_items
 from gateway.api.responses.conversation import cuts, messages_of
@@ -16,7 +17,7 @@ from gateway.api.responses.items import MAX_ITEMS, Item
 from gateway.api.responses.objects import head_of
 from gateway.api.responses.request import ResponseRequest
 from gateway.api.responses.scribe import Scribe
-from gateway.api.running import ASSUMED_OUTPUT, Job, chat_tokens, find_model, job_of
+from gateway.api.running import ASSUMED_OUTPUT, chat_tokens, find_model
 from gateway.api.sampling import Sampling
 from gateway.api.schemas import ChatRequest
 from gateway.api.tools.plan import plan_of
