@@ -107,7 +107,7 @@ def test_tiny_model(tiny: ModelFolder, grammar: Grammar, check: Callable[[str], 
     assert len(texts) + len(cut) == 200
     assert len(texts) > 150
     assert len(set(texts.values())) > 100
-    assert (serving.num_preemptions > 0) is (num_blocks < 100)
+    assert num_blocks > 100 or serving.num_preemptions > 0
 
 
 def test_outputs_of_one_request(tiny: ModelFolder) -> None:
