@@ -258,7 +258,7 @@ _MODELS = (
         summary="Show one model",
         parameters=(_MODEL,),
         answers={200: answers.ModelCard},
-        errors=(*ALWAYS, ModelNotFound),
+        errors=(*ALWAYS, NotFound, ModelNotFound),
     ),
 )
 

@@ -69,5 +69,5 @@ urlpatterns = [
     path("v1/", include(v1)),
     path("schema/", SpectacularAPIView.as_view(), name="api-schema"),
     path("docs/", SpectacularSwaggerView.as_view(url_name="api-schema"), name="api-docs"),
-    re_path(r"^.*$", not_found),  # JSON, whatever the path
+    re_path(r"^[\s\S]*$", not_found),  # JSON, whatever the path: a line break in it too
 ]

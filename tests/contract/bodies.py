@@ -111,13 +111,13 @@ def changed(draw: st.DrawFn, good: Json, fields: tuple[str, ...]) -> Json:
             holder = holder[step]
         match draw(st.sampled_from(["replace", "remove", "add", "wrap"])):
             case "replace":
-                holder[last] = draw(VALUES)
+                holder[last] = copy.deepcopy(draw(VALUES))
             case "remove":
                 del holder[last]
             case "wrap":
                 holder[last] = [holder[last]]
             case _:
-                body[draw(st.sampled_from(fields) | st.text(max_size=12))] = draw(VALUES)
+                body[draw(st.sampled_from(fields) | st.text(max_size=12))] = copy.deepcopy(draw(VALUES))
     return body
 
 

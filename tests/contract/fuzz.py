@@ -12,6 +12,7 @@ from pathlib import Path
 
 import httpx
 from schemathesis import GenerationMode
+from schemathesis.core.failures import FailureGroup
 
 from tests.contract import bodies
 from tests.contract.documents import Campaign, closed, lean, named
@@ -66,7 +67,7 @@ def run(campaign: Campaign, num_cases: int, number: int) -> bool:
     for operation in operations:
         try:
             campaign.run(operation, -(-num_cases // len(operations)), number)
-        except Exception as error:  # noqa: BLE001  # shown; the other operations are tried as well
+        except (Exception, FailureGroup) as error:  # noqa: BLE001  # shown; the other operations are tried as well
             failures += 1
             print(f"FAILED {operation.label}\n{error}\n", flush=True)
     statuses = ", ".join(f"{count} × {status}" for status, count in sorted(campaign.statuses.items()))

@@ -6,6 +6,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import httpx
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -65,6 +66,14 @@ def test_any_path(http: httpx.Client, path: str, query: str) -> None:
     url = f"/v1/{path}".replace("?", "%3F").replace("#", "%23")
     with contextlib.suppress(httpx.InvalidURL):
         judge(http.get(url, params={"limit": query, "after": query} if "sessions" in path else None))
+
+
+@pytest.mark.parametrize("path", ["/v1/models/a%0Ab", "/v1/sessions/%0A", "/api/v1/tenants/a%0Ab/", "/api/%0A"])
+def test_a_line_break_in_a_path(http: httpx.Client, path: str) -> None:
+    """It is refused like any other, in JSON."""
+    response = http.get(path)
+    judge(response)
+    assert 400 <= response.status_code < 500
 
 
 def said_to(base_url: str, data: bytes) -> bytes:
