@@ -220,7 +220,6 @@ class Generating(Sampling, forbid_unknown_fields=True, kw_only=True):
             "logit_bias": bool(self.logit_bias),
             "seed": self.seed is not None,
             "stop": bool(self.stops),
-            "logprobs": self.top_scores is not None,
         }
         unfit |= dict.fromkeys(self.format_fields, True)
         for name, given in unfit.items():

@@ -154,7 +154,6 @@ BEAMS = {"use_beam_search": True}
         (BEAMS | {"min_p": 0.5}, "min_p"),
         (BEAMS | {"frequency_penalty": 1}, "frequency_penalty"),
         (BEAMS | {"logit_bias": {"1": 1}}, "logit_bias"),
-        (BEAMS | {"logprobs": True}, "logprobs"),
         (BEAMS | {"regex": "a"}, "regex"),
         (BEAMS | {"response_format": {"type": "json_object"}}, "response_format"),
         ({"regex": "a", "grammar": "b"}, "grammar"),

@@ -131,6 +131,25 @@ def test_best_of_is_scored(stack: Stack, tenant: TenantInTest) -> None:
     assert means == sorted(means, reverse=True)
 
 
+@pytest.mark.parametrize("streamed", [True, False])
+def test_beams_are_scored_as_by_the_reference(stack: Stack, tenant: TenantInTest, streamed: bool) -> None:
+    """The outputs of a search have the log-probabilities of their own tokens."""
+    client = stack.openai(tenant.key())
+    search = LONG | {"use_beam_search": True, "beam_width": 3}
+    made = client.chat.completions.create(**CHAT | {"extra_body": search}, logprobs=True, n=2, stream=streamed)
+    contents: dict[int, list[Any]] = {0: [], 1: []}
+    for choice in [choice for answer in (made if streamed else [made]) for choice in answer.choices]:
+        contents[choice.index] += choice.logprobs.content if choice.logprobs else []
+    prompt = TOKENIZER.encode("<|im_start|>user\nhello world<|im_end|>\n<|im_start|>assistant\n").ids
+    by_bytes = {VOCABULARY[token].data: token for token in range(TOKENIZER.get_vocab_size())}
+    for content in contents.values():
+        tokens = [by_bytes[bytes(entry.bytes)] for entry in content]
+        expected = reference(stack, [*prompt, *tokens])[len(prompt) - 1 :]
+        of_tokens = [float(expected[place, token]) for place, token in enumerate(tokens)]
+        assert [entry.logprob for entry in content] == pytest.approx(of_tokens, abs=TOLERANCE)
+    assert [len(content) for content in contents.values()] == [12, 12]
+
+
 def test_biases_and_penalties_reach_the_model(stack: Stack, tenant: TenantInTest) -> None:
     """A token that is favoured above all others comes every time, unless what was there before is penalised."""
     client = stack.openai(tenant.key())
