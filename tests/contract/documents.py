@@ -131,6 +131,17 @@ def named(document: Json, model: str) -> Json:
     return narrow
 
 
+def placed(document: Json, slug: str) -> Json:
+    """Return the document of the management API with the one tenant that there is, so that cases reach its views."""
+    narrow = copy.deepcopy(document)
+    for operations in narrow["paths"].values():
+        for operation in operations.values():
+            for parameter in operation.get("parameters", ()):
+                if parameter["name"] == "slug":
+                    parameter["schema"] = {"type": "string", "enum": [slug]}
+    return narrow
+
+
 def lean(document: Json) -> Json:
     """Return a `named` document without fields that go with few others, so that most cases are served.
 

@@ -15,7 +15,7 @@ from schemathesis import GenerationMode
 from schemathesis.core.failures import FailureGroup
 
 from tests.contract import bodies
-from tests.contract.documents import Campaign, closed, lean, named
+from tests.contract.documents import Campaign, closed, lean, named, placed
 from tests.contract.judge import judge
 from tests.engine.tiny_model import make_tiny_model
 from tests.product import RunningProduct, running_product
@@ -46,7 +46,8 @@ def campaigns(product: RunningProduct) -> list[Campaign]:
     """Return those of both documents, with a key that may do all that it says."""
     place = Place(product, "")
     url = place.base_url.removesuffix("/v1")
-    key = place.tenant(**POLICY).key()
+    tenant = place.tenant(**POLICY)
+    key = tenant.key()
     v1 = httpx.get(f"{url}/v1/openapi.json").json()
     management = httpx.get(f"{url}/api/schema/?format=json", headers={"accept": "application/json"}).json()
     operator = str(product.serve["operator"]["api_key"])
@@ -56,7 +57,7 @@ def campaigns(product: RunningProduct) -> list[Campaign]:
     return [
         Campaign(closed(reachable), url, own),
         Campaign(closed(lean(reachable)), url, own, modes=(GenerationMode.POSITIVE,)),
-        Campaign(management, url, theirs),
+        Campaign(placed(management, tenant.slug), url, theirs),
     ]
 
 

@@ -7,7 +7,7 @@ import pytest
 from schemathesis import GenerationMode
 
 from gateway.api.openapi import document
-from tests.contract.documents import Campaign, closed, lean, named
+from tests.contract.documents import Campaign, closed, lean, named, placed
 from tests.product import RunningProduct
 
 CASES = 16  # of an operation of `/v1`
@@ -49,6 +49,6 @@ def test_the_management_api_answers_as_its_document_says(product: RunningProduct
     made = target.manage("POST", f"tenants/{tenant.slug}/management-keys/", {"name": "fuzz", "role": "owner"})
     url = target.base_url.removesuffix("/v1")
     served = httpx.get(f"{url}/api/schema/?format=json", headers={"accept": "application/json"}).json()
-    campaign = Campaign(served, url, {"authorization": f"Bearer {made['secret']}"})
+    campaign = Campaign(placed(served, tenant.slug), url, {"authorization": f"Bearer {made['secret']}"})
     for operation in campaign.operations():
         campaign.run(operation, MANAGED, 7)
