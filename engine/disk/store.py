@@ -106,6 +106,11 @@ class DiskStore:
         accounts = () if self._life is None else self._life.accounts
         return [account.owner for account in accounts if account.used or account.sessions]
 
+    def may_have(self, owner: str) -> bool:
+        """Say whether anything of an owner may be stored; while the store is bypassed, of anybody."""
+        account = None if self._life is None else self._life.accounts.get(owner)
+        return self._life is None or (account is not None and bool(account.used or account.sessions))
+
     # ------------------------------------------------------------ limits
 
     def limit(self, owner: str, num_bytes: int, secret: bytes = b"") -> None:

@@ -42,6 +42,7 @@ _EXPIRED_A_STEP = 16  # sessions let go in one step
 _MIN_KEYS = 1 << 16  # that all sessions may keep, however little there is to keep blocks in
 _KEYS_A_BLOCK = 4  # the same for each block that a tier has room for: sessions share blocks, and some are gone
 _GUESSES_A_STEP = 4  # sessions brought up because they are likely to go on soon
+_MOST_UNREAD = 1024  # erasures that wait for a tenant's sessions to be read
 _KEYS_A_STEP = 1024  # looked up for lists in one step: one or two milliseconds
 
 
@@ -85,6 +86,10 @@ class Tiers(Protocol):
 
     def sessions(self, owner: TenantId) -> list[tuple[str, bytes]] | None:
         """Return the records that an earlier process has left; None while the disk cannot be read."""
+        ...
+
+    def may_have_left(self, owner: TenantId) -> bool:
+        """Say whether an earlier process may have left anything of an owner's."""
         ...
 
 
@@ -135,6 +140,7 @@ class Parking:
         self._returns: Returns[tuple[TenantId, str]] = Returns()
         self._active: dict[tuple[TenantId, str], dict[SequenceState, None]] = {}
         self._deferred: list[SessionCall] = []  # until their tenant's sessions are restored
+        self._unread: dict[tuple[TenantId, str], SessionChange] = {}  # erasures, until these can be read at all
         self._listings: deque[_Listing] = deque()
         self._erasures: dict[int, _Erasure] = {}  # by ticket
         self._answers: list[SessionAnswer] = []
@@ -209,6 +215,9 @@ class Parking:
         if self._restoring.has(call.tenant):
             self._deferred.append(call)
             return
+        if isinstance(call, SessionChange) and call.action is SessionAction.ERASE and self._is_unread(call.tenant):
+            self._erase_later(call, now)
+            return
         match call:
             case Prefetch():
                 self._prefetch(self.sessions.get(call.tenant, call.session))
@@ -225,6 +234,8 @@ class Parking:
             calls, self._deferred = self._deferred, []
             for call in calls:
                 self.take(call, now)
+        for name in [one for one in self._unread if not self._is_unread(one[0])]:
+            self.take(self._unread.pop(name), now)
         for session in self.sessions.take_expired(wall, _EXPIRED_A_STEP, self._is_active):
             self._let_go(session)
         for tenant, name in self._returns.candidates(wall, _GUESSES_A_STEP):
@@ -239,6 +250,17 @@ class Parking:
         return answers
 
     # ------------------------------------------------------------ parts
+
+    def _is_unread(self, tenant: TenantId) -> bool:
+        """Say whether a disk that is away or locked may have sessions of a tenant that nobody here knows of yet.
+
+        To erase one of them then would leave its blocks where they are, under names that nobody knows any more.
+        """
+        if self._restoring.has_begun(tenant) or not self._tiers.may_have_left(tenant):
+            return False
+        known = self._roster.tenants.get(tenant)
+        policy = None if known is None else known.policy
+        return policy is None or policy.disk_bytes > 0
 
     def _park(self, sequence: SequenceState) -> None:
         """End a sequence's part in its session's turn, and have the session's blocks copied down."""
@@ -331,6 +353,16 @@ class Parking:
                 listing.left.remove(session)
         ticket = self._tiers.erase(change.tenant, own, session.name)
         self._erasures[ticket] = _Erasure(change, view)
+
+    def _erase_later(self, change: SessionChange, now: float) -> None:
+        """Erase what is known of a session, and the rest when it can be read; the answer comes after that."""
+        self._cancel(change, now)
+        session = self.sessions.get(change.tenant, change.session)
+        if session is not None:
+            self._returns.forget((session.tenant, session.name))
+            self._tiers.erase(change.tenant, self.sessions.remove(session))  # its record stays: it names the rest
+        if len(self._unread) < _MOST_UNREAD:  # who is not answered asks again
+            self._unread[change.tenant, change.session] = change
 
     def _hear_of_erasures(self) -> None:
         for ticket in self._tiers.take_erased():

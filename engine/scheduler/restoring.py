@@ -46,6 +46,10 @@ class Restoring:
         """Whether sessions are on their way."""
         return bool(self._tenants)
 
+    def has_begun(self, tenant: TenantId) -> bool:
+        """Say whether all sessions of a tenant are back, or on their way."""
+        return tenant in self._begun
+
     def has(self, tenant: TenantId) -> bool:
         """Say whether sessions of a tenant are on their way."""
         return any(one.name == tenant for one in self._tenants)

@@ -168,6 +168,10 @@ class Tiers:
             return []
         return None if self.disk.store.is_bypassed else self.disk.store.sessions(str(owner))
 
+    def may_have_left(self, owner: AccountOwner) -> bool:
+        """Say whether an earlier process may have left anything of an owner on disk."""
+        return self.disk is not None and self.disk.store.may_have(str(owner))
+
     def found(self, num_tokens: int, num_loaded: int, num_from_disk: int) -> None:
         """Count the tokens of a prompt that a request need not compute; so many blocks of them had left the device."""
         size, hits = self._shape.block_size, self.hit_tokens

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from engine.request import BeamParams, FinishReason
-from engine.scheduler.session_calls import SessionAction
+from engine.request import BeamParams, FinishReason, TenantId
+from engine.scheduler.session_calls import SessionAction, SessionChange
 from tests.engine.costs import set_costs
 from tests.engine.parked import Core
 from tests.engine.world import BLOCK_BYTES
@@ -352,6 +352,49 @@ def test_sessions_outlive_the_core(core: Core, disk: Path) -> None:
     assert again.world.cached_tokens[sequence] == num_kept(tokens["two"])
     assert again.get("a", "two").num_turns == 2
     again.close()
+
+
+@pytest.mark.parametrize("state", ["no policy", "locked", "away"])
+@pytest.mark.parametrize("is_used", [False, True], ids=["as it was left", "used again"])
+def test_what_a_disk_that_is_not_read_yet_may_have_is_erased_before_that_is_said(
+    core: Core, disk: Path, state: str, is_used: bool
+) -> None:
+    """Nobody is told that there is no such session, to find it there once its tenant's disk is open again."""
+    tokens = core.turn("a", "chat", words(1, 40))
+    core.park("a", "chat", "host", "disk")
+    core.close()
+    again = Core(disk, now=core.world.now)
+    assert again.store is not None
+    if state == "away":
+        again.store._bypass("read", "a test")
+        again.policy("a")
+    elif state == "locked":
+        again.world.policy("a", slabs=64, disk_bytes=1 << 19, disk_locked=True)
+    new = []
+    if is_used and state != "no policy":
+        new = again.turn("a", "chat", words(2, 40))
+    for number in (1000, 1001):  # who was not answered asks again
+        again.box.inbox.append(SessionChange(number=number, tenant=TenantId("a"), session="chat", action=ERASE))
+        again.step()
+    assert not again.box.answers  # nobody is answered before all is gone
+    assert not new or not again.list("a")
+    again.policy("a")
+    again.until(lambda: 1001 in again.box.answers, "the disk")
+    assert not again.list("a")
+    for start in range(0, len(tokens) - SIZE, SIZE):
+        assert not is_anywhere(again, disk, tokens[start : start + SIZE])
+        assert not new or not is_anywhere(again, disk, new[start : start + SIZE])
+    again.close()
+
+
+def test_an_unknown_session_of_a_tenant_without_a_disk_is_unknown_at_once(disk: Path) -> None:
+    """Whatever the disk of others may have, and be it away."""
+    core = Core(disk)
+    assert core.store is not None
+    core.store._bypass("read", "a test")
+    core.world.policy("a", slabs=64)
+    assert core.change("a", "chat", ERASE) is None
+    core.close()
 
 
 def test_without_slabs_and_disk_sessions_are_lists(tmp_path: Path) -> None:
