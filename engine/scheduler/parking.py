@@ -234,8 +234,8 @@ class Parking:
             calls, self._deferred = self._deferred, []
             for call in calls:
                 self.take(call, now)
-        for name in [one for one in self._unread if not self._is_unread(one[0])]:
-            self.take(self._unread.pop(name), now)
+        for known in [one for one in self._unread if not self._is_unread(one[0])]:
+            self.take(self._unread.pop(known), now)
         for session in self.sessions.take_expired(wall, _EXPIRED_A_STEP, self._is_active):
             self._let_go(session)
         for tenant, name in self._returns.candidates(wall, _GUESSES_A_STEP):

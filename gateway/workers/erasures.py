@@ -23,6 +23,7 @@ ERASE_SECONDS = 10.0  # a worker answers when the bytes are gone from every tier
 BATCH = 200  # erasures that one delivery carries
 PAGE = 50  # sessions that are erased at once; a worker answers 64 calls of a tenant
 SETTLED_SECONDS = 60.0  # by then the request that asked for an erasure has ended
+_NOBODYS = "all-sessions"  # the name of no session, or of one more
 _DELIVERY_SECONDS = 30.0  # after it the next delivery goes on
 
 # A worker of an older version keeps no sessions: it has erased what it does not have.
@@ -120,6 +121,10 @@ def _deliver(erasure: PendingErasure, worker: WorkerView) -> bool:
 def _erase_all(tenant_id: str, worker: WorkerView, seconds: float = ERASE_SECONDS) -> str:
     """Erase every session of a tenant that a worker has; return why it has not within `seconds`, or an empty text."""
     deadline = time.monotonic() + seconds
+    # A list names what a worker knows; an erasure it answers only once it knows all that its disk may have.
+    (told,) = calls.ask([(worker, _erase(tenant_id, _NOBODYS))], "ChangeSession", seconds=seconds)
+    if told.status not in _GONE:
+        return told.problem
     query = pb.SessionQuery(tenant=tenant_id, limit=PAGE)
     while time.monotonic() < deadline:
         (page,) = calls.ask([(worker, query)], "ListSessions", seconds=ERASE_SECONDS)

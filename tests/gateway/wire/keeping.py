@@ -29,6 +29,7 @@ class Keeper(rpc.EngineServicer):
     worker_id: str
     model: str = "tiny"
     refusal: grpc.StatusCode | None = None  # of every call
+    is_unread: bool = False  # its disk may have more than it lists: it does not answer erasures
     sessions: dict[tuple[str, str], pb.Session] = field(default_factory=dict)
     changes: list[tuple[str, int]] = field(default_factory=list)  # (session, action)
     queries: list[pb.SessionQuery] = field(default_factory=list)
@@ -67,6 +68,8 @@ class Keeper(rpc.EngineServicer):
         """Change a session; NOT_FOUND where there is none."""
         self._refuse(context)
         self.changes.append((request.session, request.action))
+        if self.is_unread and request.action == pb.SESSION_ACTION_ERASE:
+            context.abort(grpc.StatusCode.DEADLINE_EXCEEDED, "its disk is not read yet")
         with self._lock:
             session = self.sessions.get((request.tenant, request.session))
             if session is None:

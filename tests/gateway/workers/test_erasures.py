@@ -150,3 +150,20 @@ def test_all_kv_of_a_tenant_is_erased(tenant: TenantView, tmp_path: Path) -> Non
     assert two.names() == []
     assert rows.namespace(Tenant.objects.get(pk=tenant.id).secret) != before
     assert len(audited(tenant, "kv.erased")) == 1
+
+
+def test_a_worker_that_lists_nothing_since_its_disk_is_not_read_has_not_erased_all(
+    tenant: TenantView, tmp_path: Path
+) -> None:
+    """What it will find there later is erased then, before it is confirmed."""
+    one = Keeper("one", is_unread=True)
+    with keeping(tmp_path, one):
+        _, erased = erase_kv(tenant_id=tenant.id, workers=selectors.known_workers(), actor=ACTOR)
+        assert [worker.worker_id for worker in erased.waiting] == ["one"]
+        assert deliver(older_than_seconds=0) == 0
+        assert pending(tenant) == [("", "one")]
+        one.is_unread = False
+        one.keep(tenant.id, "chat", used=NOON)
+        assert deliver(older_than_seconds=0) == 1
+    assert one.names() == []
+    assert pending(tenant) == []
