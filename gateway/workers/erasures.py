@@ -122,9 +122,9 @@ def _erase_all(tenant_id: str, worker: WorkerView, seconds: float = ERASE_SECOND
     """Erase every session of a tenant that a worker has; return why it has not within `seconds`, or an empty text."""
     deadline = time.monotonic() + seconds
     # A list names what a worker knows; an erasure it answers only once it knows all that its disk may have.
-    (told,) = calls.ask([(worker, _erase(tenant_id, _NOBODYS))], "ChangeSession", seconds=seconds)
-    if told.status not in _GONE:
-        return told.problem
+    (first,) = calls.ask([(worker, _erase(tenant_id, _NOBODYS))], "ChangeSession", seconds=seconds)
+    if first.status not in _GONE:
+        return first.problem
     query = pb.SessionQuery(tenant=tenant_id, limit=PAGE)
     while time.monotonic() < deadline:
         (page,) = calls.ask([(worker, query)], "ListSessions", seconds=ERASE_SECONDS)
