@@ -95,8 +95,11 @@ class Wiper:
     def _begin(self, stored: set[BlockId]) -> None:
         """Start to overwrite for those erasures whose blocks nothing copies any more.
 
-        What is still to be stored, by the plan to be launched or the one after it, is another's.
+        What is still to be stored, by the plan to be launched or the one after it, is another's. Those that come
+        meanwhile wait until this is over: else it might never be, while there are always more.
         """
+        if self._blocks or not self._host.is_clean:
+            return
         ready = [one for one in self._pending if one.waits_for_copies and not self._mover.is_copying(one.keys)]
         if not ready:
             return

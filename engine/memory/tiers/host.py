@@ -89,7 +89,8 @@ class HostTier:
         self._stores: dict[SlabId, _Store] = {}
         self._num_urgent = 0  # of them, those that nobody claims
         self._loads: dict[BlockId, SlabId] = {}
-        self._stale: set[SlabId] = set()  # of blocks not yet written, what may hold something that must be gone
+        self._stale = self.slabs.stale  # of blocks not yet written, what may hold something that must be gone
+        self._due: set[SlabId] = set()  # what was to be overwritten when `soil` was called, and is not yet
         self.restless: dict[HostAccount, None] = {}  # who has got a block, or lost one, since it was last looked at
         self._fresh: deque[BlockKey] | None = None  # for who watches
 
@@ -147,17 +148,19 @@ class HostTier:
         for slab in [one for one in self._stale if one in self._stores][: limit - len(due)]:
             self._stale.remove(slab)
             due.append(slab)
+        self._due.difference_update(due)
         return due
 
     @property
     def is_clean(self) -> bool:
-        """Whether nothing is left to be overwritten of what `soil` has found."""
-        return self.slabs.is_clean and not self._stale
+        """Whether nothing is left to be overwritten of what `soil` has found; what was given up since is another's."""
+        return not self._due
 
     def soil(self) -> None:
         """Have all overwritten that may hold an earlier owner's bytes: what is free, and what waits for its block."""
-        self.slabs.soil()
+        dirty = self.slabs.soil()
         self._stale.update(slab for slab, one in self._by_slab.items() if one.presence is not Presence.READY)
+        self._due = dirty | self._stale
 
     # ------------------------------------------------------------ claims
 
@@ -508,6 +511,7 @@ class HostTier:
     def _be_ready(self, entry: Hosted) -> None:
         entry.presence = Presence.READY
         self._stale.discard(entry.slab)
+        self._due.discard(entry.slab)
         if self._fresh is not None:
             self._fresh.append(entry.key)
             self.restless[entry.account] = None

@@ -16,7 +16,7 @@ from engine.request import SlabId
 class SlabPool:
     """Hands out slabs. One that was never used comes after those that were, so that memory is used as it is needed."""
 
-    __slots__ = ("_clean", "_dirty", "_free", "_holds", "_leaving", "_num_begun", "num_slabs")
+    __slots__ = ("_clean", "_dirty", "_free", "_holds", "_leaving", "_num_begun", "num_slabs", "stale")
 
     def __init__(self, num_slabs: int) -> None:
         self.num_slabs = num_slabs
@@ -24,6 +24,7 @@ class SlabPool:
         self._free: list[SlabId] = []  # of them; what they hold is anybody's
         self._clean: list[SlabId] = []  # overwritten, and not used since
         self._dirty: deque[SlabId] = deque()
+        self.stale: set[SlabId] = set()  # taken while they were dirty, or soiled, and not yet written to
         self._holds: dict[SlabId, int] = {}
         self._leaving: dict[SlabId, bool] = {}  # given back and held; whether they are to be overwritten
 
@@ -37,11 +38,6 @@ class SlabPool:
         """Slabs that will be free when nobody holds them any more."""
         return len(self._leaving)
 
-    @property
-    def is_clean(self) -> bool:
-        """Whether nothing is left to be overwritten, now or when a hold ends."""
-        return not self._dirty and not any(self._leaving.values())
-
     def take(self) -> SlabId | None:
         """Return a slab, all of which its taker overwrites; None when none is free."""
         if self._free or self._clean:
@@ -49,7 +45,11 @@ class SlabPool:
         if self._num_begun < self.num_slabs:
             self._num_begun += 1
             return SlabId(self._num_begun - 1)
-        return self._dirty.popleft() if self._dirty else None
+        if not self._dirty:
+            return None
+        slab = self._dirty.popleft()
+        self.stale.add(slab)
+        return slab
 
     def give_back(self, slab: SlabId, *, erase: bool) -> None:
         """Let a slab go; it is free when nobody holds it."""
@@ -80,11 +80,15 @@ class SlabPool:
         """Say whether a slab's memory is in use."""
         return slab in self._holds
 
-    def soil(self) -> None:
-        """Have all free slabs overwritten, and those that will be free: one of them may hold what must be gone."""
+    def soil(self) -> set[SlabId]:
+        """Have all free slabs overwritten, and those that will be free: one of them may hold what must be gone.
+
+        Returns all that are to be.
+        """
         self._dirty += self._free
         self._free.clear()
         self._leaving = dict.fromkeys(self._leaving, True)
+        return {*self._dirty, *self._leaving}
 
     def take_dirty(self, limit: int) -> list[SlabId]:
         """Return up to `limit` slabs that the caller overwrites at once; they are free then."""
@@ -101,3 +105,5 @@ class SlabPool:
             raise InvariantError("a slab waits for a hold that nobody has")
         if not self._holds.keys() <= {*taken, *self._leaving}:
             raise InvariantError("a free slab is in use")
+        if not self.stale <= set(taken):
+            raise InvariantError("a slab is to be written to that nobody has taken")

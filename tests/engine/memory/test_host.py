@@ -123,7 +123,8 @@ class Machine(RuleBasedStateMachine):
         assert self.host.load(one, at) is bool(found)
         if found:
             self.loading[at] = one
-            self.device[at] = None
+            if at not in self.host.storing():  # else that comes first
+                self.device[at] = None
 
     @rule()
     def take(self) -> None:

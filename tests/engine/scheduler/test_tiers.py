@@ -280,6 +280,34 @@ def test_an_erasure_waits_for_copies_under_way() -> None:
     assert not runner.slab_owners()
 
 
+def test_an_erasure_ends_however_many_come_after_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each step brings another one, of blocks that lie in host memory."""
+    stage = Stage()
+    tiers, runner = stage.world.scheduler.memory.tiers, stage.world.runner
+    chains = [[number * 7 + place for place in range(20)] for number in range(12)]
+    for chain in chains:
+        stage.world.submit("whale", chain, 1)
+        stage.run()
+        tiers.park(stage.keys(chain))
+        stage.run()
+    told: list[int] = []
+    take = tiers.take_erased
+
+    def hear() -> list[int]:
+        told.extend(take())
+        return []
+
+    monkeypatch.setattr(tiers, "take_erased", hear)
+    first = tiers.erase(WHALE, stage.keys(chains[0]))
+    for chain in chains[1:]:
+        stage.world.step()
+        tiers.erase(WHALE, stage.keys(chain))
+    assert first in told
+    stage.run()
+    assert not tiers.is_erasing
+    assert not runner.slab_owners()
+
+
 def test_what_a_live_request_uses_is_not_erased() -> None:
     """It goes on, and its tokens are what they would have been."""
     stage = Stage()
