@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 from gateway.api.chat import authenticate, head, received
+from gateway.api.errors import BadRequest
 from gateway.api.exchange import Exchange, Watching
 from gateway.api.idempotency import once
 from gateway.api.jobs import job_of
@@ -14,6 +15,8 @@ from gateway.api.schemas import CompletionRequest, parse_completion
 from gateway.api.text_shape import CompletionShape, Echo, Prompt
 from gateway.workers.model import Model
 from tenants.contracts import KeyGrant
+
+MAX_ECHOED_SCORES = 1 << 22  # of prompts, over all choices: each is some 30 bytes of the answer
 
 
 async def completions(exchange: Exchange) -> None:
@@ -28,11 +31,25 @@ async def completions(exchange: Exchange) -> None:
 async def _serve(exchange: Exchange, grant: KeyGrant, request: CompletionRequest) -> None:
     model = find_model(exchange.web, grant, request.model, request.session)
     prompts = await token_lists(model, request.prompts(), field="prompt")
+    _check_echo(request, prompts)
     job = job_of(request, model, prompts=prompts, request_id=exchange.request_id, field="prompt")
     response, echo = head(exchange, model, request, "cmpl"), _echo(model, request, prompts)
     async with running(exchange.web, grant, job) as started:
         shape = CompletionShape(response, model.vocabulary, readings(request, model), echo)
         await answer(exchange, started, shape, streamed=bool(request.stream))
+
+
+def _check_echo(request: CompletionRequest, prompts: Sequence[Sequence[int]]) -> None:
+    """Raise BadRequest where the scores of echoed prompts, which each choice repeats, are more than one answer has."""
+    if not request.echo or request.logprobs is None:
+        return
+    count = sum(map(len, prompts)) * request.num_outputs * (1 + request.logprobs)
+    if count > MAX_ECHOED_SCORES:
+        raise BadRequest(
+            f"The echo would have {count} log-probabilities, and an answer holds {MAX_ECHOED_SCORES}: lower `n` or "
+            "`logprobs`, or send fewer prompts",
+            param="logprobs",
+        )
 
 
 def _echo(model: Model, request: CompletionRequest, prompts: Sequence[Sequence[int]]) -> Echo | None:

@@ -12,7 +12,7 @@ from gateway.api.errors import BadRequest
 
 MAX_OFF_BYTES = 4096  # of the value of a field that isn't served: no value that means "off" is longer
 MAX_FIELD_BYTES = 1 << 19  # of one field that isn't there for long texts
-_LARGE_BYTES = 1 << 16  # of a body that may hold more objects than is good to make in one go
+LARGE_BYTES = 1 << 16  # of a body that may hold more objects than is good to make in one go
 
 _PATH = re.compile(r" - at (?:`key` in )?`\$\.?(.*)`$", re.DOTALL)
 _UNKNOWN = re.compile(r"^Object contains unknown field `(.*)`$", re.DOTALL)
@@ -60,8 +60,8 @@ class Reader(Generic[Request]):
             BadRequest: it is not JSON (NaN, bad UTF-8, nesting without end included), not an object, or names the
                 field that is wrong, and the fix.
         """
-        if len(body) > _LARGE_BYTES:
-            with _undisturbed():
+        if len(body) > LARGE_BYTES:
+            with undisturbed():
                 self._check_sizes(body)
                 request = self._read(body)
         else:
@@ -145,7 +145,7 @@ def convert(value: object, kind: type[Request], off: Off) -> Request:
 
 
 @contextmanager
-def _undisturbed() -> Iterator[None]:
+def undisturbed() -> Iterator[None]:
     """Keep Python from looking for rubbish: it does so the more often, the more objects a body makes."""
     enabled = gc.isenabled()
     gc.disable()

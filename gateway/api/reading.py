@@ -46,13 +46,15 @@ class Reading:
     def __init__(self, parser: Parser | None, aligned: Aligned | None) -> None:
         self._parser = parser
         self._aligned = aligned
+        self._held: list[Scored] = []  # of text that the parser holds back
         self.calls = False  # whether a function has been called
         self.has_scores = aligned is not None
 
     def push(self, delta: Delta) -> Told:
         """Take more of the output."""
         scored = () if self._aligned is None else self._aligned.push(delta.text, delta.tokens, delta.scores)
-        return Told(self._pieces(delta.text), scored)
+        pieces = self._pieces(delta.text)
+        return Told(pieces, scored if self._parser is None else self._due(scored, pieces))
 
     def finish(self, text: str, reason: int) -> Told:
         """Take the last of its text, and why it ended."""
@@ -60,7 +62,15 @@ class Reading:
         pieces = self._pieces(text)
         if self._parser is not None:
             pieces = [*pieces, *self._noted(self._parser.flush())]
-        return Told(pieces, scored)
+        return Told(pieces, [*self._held, *scored])
+
+    def _due(self, scored: Sequence[Scored], pieces: Sequence[Piece]) -> Sequence[Scored]:
+        """Return the scores that go with pieces; as long as there are none, nothing is told of them."""
+        self._held += scored
+        if not pieces:
+            return ()
+        due, self._held = self._held, []
+        return due
 
     def _pieces(self, text: str) -> Sequence[Piece]:
         if not text:

@@ -9,12 +9,13 @@ conversation.item.retrieve
 session.prefetch            bring up the KV of a session whose next turn is about to come
 """
 
+from contextlib import nullcontext
 from typing import Annotated, Any
 
 import msgspec
 from msgspec import Meta
 
-from gateway.api.decode import convert, decode_json
+from gateway.api.decode import LARGE_BYTES, convert, decode_json, undisturbed
 from gateway.api.errors import ApiError, BadRequest
 from gateway.api.exchange import MAX_BODY
 from gateway.api.sampling import check_session
@@ -107,7 +108,8 @@ def parse(text: str) -> ClientEvent:
     try:
         if len(text) > MAX_EVENT:
             raise BadRequest(f"The event is over {MAX_EVENT} characters: send less text", code="event_too_large")
-        event = decode_json(text)
+        with undisturbed() if len(text) > LARGE_BYTES else nullcontext():
+            event = decode_json(text)
         named = event.get("event_id")
         event_id = named if isinstance(named, str) and len(named) <= MAX_ID else None
         kind = event.get("type")

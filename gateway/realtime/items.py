@@ -13,6 +13,7 @@ from gateway.realtime.naming import under
 
 ItemId = Annotated[str, Meta(min_length=1, max_length=64)]
 Status = Literal["completed", "incomplete", "in_progress"]
+PART_CHARACTERS = 64  # that a part of a message counts beside its text
 _KINDS = ("message", "function_call", "function_call_output")
 
 
@@ -58,8 +59,8 @@ class MessageItem(_Item, tag="message", frozen=True):
 
     @property
     def num_characters(self) -> int:
-        """How long the item is."""
-        return len(self.text)
+        """How long the item is; a part counts for the memory that it takes even where its text is empty."""
+        return len(self.text) + (0 if isinstance(self.content, str) else PART_CHARACTERS * len(self.content))
 
 
 class CallItem(_Item, tag="function_call", frozen=True):

@@ -29,6 +29,11 @@ class Output:
         """Whether nothing has been said."""
         return self._open is None and not self.items
 
+    @property
+    def is_text(self) -> bool:
+        """Whether text goes on what is open, or is the first that there is."""
+        return isinstance(self._open, _Message) or self.is_empty
+
     def objects(self) -> list[dict[str, Any]]:
         """Return the closed items as events show them."""
         return [item_object(item) for item in self.items]

@@ -122,7 +122,7 @@ class Response:
                 return event
 
     def _of(self, told: Told, model: Model) -> list[str]:
-        """Return the events of what can be told next."""
+        """Return the events of what can be told next. Scores are those of texts: a call has no place for any."""
         said: list[str] = []
         scores = chat_logprobs(told.scored, model.vocabulary)["content"] if told.scored else ()
         for piece in told.pieces:
@@ -131,7 +131,7 @@ class Response:
                 scores = ()
             else:
                 said += self._output.take(piece)
-        return said + (self._output.text("", scores) if scores else [])
+        return said + (self._output.text("", scores) if scores and self._output.is_text else [])
 
     async def _failed(self, error: ApiError) -> dict[str, Any]:
         of_response(error, self._ask.source)

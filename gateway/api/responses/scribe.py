@@ -24,6 +24,7 @@ class Scribe:
     def __init__(self, reading: Reading, vocabulary: Vocabulary) -> None:
         self._reading = reading
         self._vocabulary = vocabulary
+        self._in_text = True  # else in a call
 
     def take(self, event: Event | None) -> list[Step]:
         """Return the steps of one event; None, a silence, has none."""
@@ -42,11 +43,14 @@ class Scribe:
         for piece in told.pieces:
             if isinstance(piece, Content):
                 steps.append(Step("text", piece.text, "", scores))
-                scores = ()
+                scores, self._in_text = (), True
             elif isinstance(piece, CallBegun):
                 steps.append(Step("call", piece.name, piece.id))
+                self._in_text = False
             elif isinstance(piece, Arguments):
                 steps.append(Step("arguments", piece.text))
+        if scores and self._in_text:
+            steps.append(Step("text", "", "", scores))
         return steps
 
 

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from engine.protocol import pb
+from gateway.api import completions as module
 from gateway.api.completions import completions
 from gateway.web import Web
 from tests.engine.tiny_model import make_tokenizer
@@ -220,5 +221,26 @@ def test_prompts_are_echoed_each_with_its_outputs(streamed: bool) -> None:
         for choice in [choice for answer in answers for choice in answer["choices"]]:
             told[choice["index"]] += choice["text"]
         assert told == ["onea", "oneb", "twoc", "twod"]
+
+    run(story)
+
+
+@pytest.mark.parametrize("streamed", [True, False])
+def test_an_echo_is_bounded(monkeypatch: pytest.MonkeyPatch, streamed: bool) -> None:
+    """More log-probabilities of prompts than an answer holds are refused before anything runs: each choice has all."""
+    tokens = ids("the tenant")
+    monkeypatch.setattr(module, "MAX_ECHOED_SCORES", len(tokens) * 3 * (1 + 4))
+
+    async def story(web: Web, engine: ScriptedEngine) -> None:
+        body = PROMPT | {"prompt": tokens, "echo": True, "logprobs": 4, "stream": streamed}
+        refused = Client(web, body | {"n": 4}, completions)
+        await refused.task
+        assert refused.status == 400
+        assert json.loads(refused.body)["error"]["param"] == "logprobs"
+        assert not engine.submits
+        taken = Client(web, body | {"n": 3}, completions)
+        await until(lambda: engine.submits)
+        taken.leave()
+        await taken.task
 
     run(story)

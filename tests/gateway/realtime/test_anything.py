@@ -1,5 +1,6 @@
 """Whatever a client sends, the answer is an event's error that can be told, or the event is taken."""
 
+import gc
 import json
 from typing import Any
 
@@ -131,3 +132,23 @@ def test_items(values: list[dict[str, Any]]) -> None:
             ask({"model": "tiny"}, conversation)
         except ApiError as error:
             told(error)
+
+
+def test_a_large_event_is_read_in_one_go() -> None:
+    """Python doesn't look for rubbish while an event of very many values is read: that would hold every stream up."""
+    content = ",".join(["[]"] * 50_000)
+    frame = '{"type":"conversation.item.create","item":{"content":[' + content + "]}}"
+    begun: list[str] = []
+
+    def note(phase: str, _info: dict[str, int]) -> None:
+        begun.append(phase)
+
+    gc.callbacks.append(note)
+    try:
+        event = events.parse(frame)
+    finally:
+        gc.callbacks.remove(note)
+    assert isinstance(event, events.ItemCreate)
+    assert len(event.item["content"]) == 50_000
+    assert len(begun) < 10  # else one for each 700 values
+    assert gc.isenabled()

@@ -79,6 +79,16 @@ def test_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
         conversation.add(message("", "e"))
 
 
+def test_empty_parts_take_room() -> None:
+    """A message of very many parts without a text can't take memory that nobody counts."""
+    parts = [{"type": "input_text", "text": ""}] * 20_000
+    conversation = empty()
+    conversation.add(read_item({"role": "user", "content": parts[:1000]}, "item"))
+    with pytest.raises(BadRequest) as caught:
+        conversation.add(read_item({"role": "user", "content": parts}, "item"))
+    assert caught.value.error_code == "conversation_full"
+
+
 def test_room_of_a_process_and_of_a_tenant() -> None:
     """Sockets of one tenant share a bound, all of them another; what is deleted or left goes back."""
     room = Room(process=30, tenant=20)

@@ -70,3 +70,16 @@ def test_logprobs(stack: Stack, tenant: TenantInTest) -> None:
                 scores += event.get("logprobs", [])
     assert event["response"]["usage"]["output_tokens"] == len(scores) == 12
     assert all(len(score["top_logprobs"]) == 2 and score["logprob"] <= 0 for score in scores)
+
+
+def test_logprobs_beside_a_call(stack: Stack, tenant: TenantInTest) -> None:
+    """Log-probabilities are those of texts: a call comes whole without any, and no message opens for them."""
+    with dial(stack, tenant.key(), path="/v1/realtime?model=tiny") as socket:
+        choice = {"type": "function", "name": "weather"}
+        response = {"input": HELLO, "logprobs": True, "top_logprobs": 1, "tools": [WEATHER], "temperature": 0}
+        send(socket, type="response.create", response=response | {"tool_choice": choice})
+        _, done = until_done(socket)
+    assert done["status"] == "completed", done
+    (call,) = done["output"]
+    assert call["type"] == "function_call"
+    assert json.loads(call["arguments"])["city"] in ("Bonn", "Rome")
