@@ -2,6 +2,7 @@
 
 import os
 import threading
+import weakref
 from collections import OrderedDict
 from collections.abc import Callable
 from queue import SimpleQueue
@@ -29,7 +30,7 @@ Compile = Callable[[Grammar], Compiled]  # raises GrammarError: it is none, or t
 class GrammarInWork:
     """Implements `Preparation`. The thread writes it once, the loop reads it."""
 
-    __slots__ = ("_compiled", "grammar", "problem")
+    __slots__ = ("__weakref__", "_compiled", "grammar", "problem")
 
     def __init__(self, grammar: Grammar) -> None:
         self.grammar = grammar
@@ -52,7 +53,11 @@ class GrammarInWork:
 
 
 class GrammarThread:
-    """Implements `Grammars`. Nothing is read and nothing imported before the first grammar comes."""
+    """Implements `Grammars`. Nothing is read and nothing imported before the first grammar comes.
+
+    What has been pushed out of those that are kept, and whose requests have all ended, is passed over: a client that
+    sends grammars and leaves can't make others wait for all of them.
+    """
 
     def __init__(self, open_compiler: Callable[[], Compile]) -> None:
         """Start nothing yet.
@@ -62,7 +67,7 @@ class GrammarThread:
         """
         self._open_compiler = open_compiler
         self._kept: OrderedDict[Grammar, GrammarInWork] = OrderedDict()
-        self._queue: SimpleQueue[GrammarInWork] = SimpleQueue()
+        self._queue: SimpleQueue[weakref.ref[GrammarInWork]] = SimpleQueue()
         self._thread: threading.Thread | None = None
 
     def prepare(self, grammar: Grammar) -> GrammarInWork:
@@ -70,7 +75,7 @@ class GrammarThread:
         work = self._kept.get(grammar)
         if work is None:
             work = self._kept[grammar] = GrammarInWork(grammar)
-            self._queue.put(work)
+            self._queue.put(weakref.ref(work))
             if len(self._kept) > MAX_KEPT:
                 self._kept.popitem(last=False)
         self._kept.move_to_end(grammar)
@@ -83,7 +88,9 @@ class GrammarThread:
         os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICENESS)
         compile_grammar: Compile | None = None
         while True:
-            work = self._queue.get()
+            work = self._queue.get()()
+            if work is None:
+                continue
             try:
                 compile_grammar = compile_grammar or self._open_compiler()
                 work.prepare(compile_grammar)
@@ -91,3 +98,4 @@ class GrammarThread:
                 work.problem = str(error)
             except BaseException as error:  # noqa: BLE001  # nobody may wait for ever
                 work.problem = f"the grammar cannot be prepared: {error}"
+            del work  # while the thread waits for the next one it keeps none

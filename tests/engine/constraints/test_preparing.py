@@ -109,3 +109,18 @@ def test_grammars_that_were_not_asked_for_lately_are_given_up() -> None:
     assert thread.prepare(alternating("0")) is first
     assert thread.prepare(alternating("1")) is not works[0]
     assert works[0].constraint(frozenset()).mask([], 0).any()
+
+
+def test_what_nobody_waits_for_is_not_prepared() -> None:
+    """Grammars of requests that have ended, beyond those that are kept anyway, cost no work."""
+    compiler = Compiler()
+    compiler.gate.clear()
+    thread = GrammarThread(compiler.open)
+    first = thread.prepare(alternating("first"))
+    for number in range(3 * MAX_KEPT):
+        thread.prepare(alternating(str(number)))
+    last = thread.prepare(alternating("last"))
+    compiler.gate.set()
+    wait(first, last)
+    assert len(compiler.compiled) <= MAX_KEPT + 1
+    assert {"first", "last"} <= set(compiler.compiled)
