@@ -17,6 +17,8 @@ import secrets
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
+import numpy as np
+
 from engine.disk.files import FULL, Files, sync_folder
 
 PAGE = 4096
@@ -47,6 +49,10 @@ class Buffer:
     def __init__(self, stride: int) -> None:
         self.memory = memoryview(mmap.mmap(-1, stride + PAGE))
         self.slot = self.memory[:stride]
+
+    def clear(self) -> None:
+        """Keep nothing of what was in it: that may be erased by now."""
+        np.frombuffer(self.memory, dtype=np.uint8).fill(0)
 
 
 class Extents:

@@ -9,6 +9,7 @@ import queue
 import sqlite3
 import threading
 from collections.abc import Callable, Sequence
+from typing import TypeVar
 
 from engine.disk.extents import Buffer, TornSlab, stride_of
 from engine.disk.files import Files
@@ -18,6 +19,8 @@ from engine.disk.orders import Answer, Fetch, Fetched, Order, Put, Stop, Wipe
 
 NUM_READERS = 4
 NUM_WRITERS = 4
+
+Job = TypeVar("Job")
 
 log = logging.getLogger("engine.disk")
 
@@ -107,7 +110,7 @@ class Volume:
 
     def _write_all(self) -> None:
         buffer = Buffer(self._stride)
-        while (job := self._jobs.get()) is not None:
+        while (job := _next(self._jobs, buffer)) is not None:
             try:
                 self._write_one(job, buffer)
             except OSError as error:
@@ -133,7 +136,7 @@ class Volume:
 
     def _read_all(self) -> None:
         buffer = Buffer(self._stride)
-        while (fetch := self._fetches.get()) is not None:
+        while (fetch := _next(self._fetches, buffer)) is not None:
             if self._keeper.abandoned.is_set():
                 continue
             try:
@@ -156,3 +159,12 @@ class Volume:
             return "" if fetch.sealer.open(fetch.key, fetch.proof, buffer.memory, fetch.into) else "torn"
         finally:
             fetch.claim.finished = True
+
+
+def _next(jobs: "queue.SimpleQueue[Job]", buffer: Buffer) -> Job:
+    """Return the next job; while a thread waits for one, its buffer holds nothing that may be erased meanwhile."""
+    try:
+        return jobs.get_nowait()
+    except queue.Empty:
+        buffer.clear()
+        return jobs.get()

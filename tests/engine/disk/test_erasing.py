@@ -4,7 +4,9 @@ from pathlib import Path
 
 import pytest
 
+from engine.disk import volume
 from engine.disk.events import Erased
+from engine.disk.extents import Buffer
 from tests.engine.disk.stores import (
     DEADLINE,
     STRIDE,
@@ -212,3 +214,22 @@ def test_bytes_that_are_being_overwritten_by_another_block(tmp_path: Path) -> No
         assert holding(tmp_path / "disk", *texts(3)) == []
         assert get(store, 4)
         store.audit()
+
+
+def test_threads_that_wait_keep_nothing_of_what_they_wrote_and_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An erased block is not in their buffers either."""
+    buffers: list[Buffer] = []
+
+    class Known(Buffer):
+        def __init__(self, stride: int) -> None:
+            super().__init__(stride)
+            buffers.append(self)
+
+    monkeypatch.setattr(volume, "Buffer", Known)
+    with opened(tmp_path / "disk") as store:
+        put(store, range(8))
+        assert all(get(store, number) for number in range(8))
+        assert len(buffers) > 2
+        wait_until(store, lambda: not any(any(buffer.memory) for buffer in buffers))
