@@ -14,6 +14,7 @@ from gateway.routing.route import Routed
 from gateway.workers.errors import WorkerError
 from gateway.workers.generation import Admitted, Delta, Event, Finished, OutputFinished, PromptScores, TokenScore
 
+INLINE_SCORES = 2048  # log-probabilities of an answer; more are written in a thread, so that others get their turn
 PING_SECONDS = 15.0  # the status line waits so long for admission; later a silence so long is filled by a ping
 
 
@@ -83,7 +84,11 @@ async def collect(exchange: Exchange, running: Running, shape: Shape) -> None:
             if isinstance(event, Finished):
                 ends.append(event)
     exchange.headers += running.permit.headers(time.monotonic())
-    await exchange.json(shape.whole([choice.output() for choice in choices], ends))
+    outputs = [choice.output() for choice in choices]
+    if sum(1 + len(score.top) for output in outputs for score in output.scores) > INLINE_SCORES:
+        await exchange.json(await asyncio.to_thread(shape.whole, outputs, ends))
+    else:
+        await exchange.json(shape.whole(outputs, ends))
     _note(exchange, ends)
 
 

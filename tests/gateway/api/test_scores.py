@@ -1,6 +1,7 @@
 """Log-probabilities and echo as a client gets them: the handlers over plain ASGI, a scripted engine behind."""
 
 import json
+import threading
 from collections.abc import Sequence
 from typing import Any
 
@@ -8,8 +9,11 @@ import pytest
 
 from engine.protocol import pb
 from gateway.api import completions as module
+from gateway.api import respond
 from gateway.api.completions import completions
+from gateway.api.shapes import ChatShape, Output
 from gateway.web import Web
+from gateway.workers.generation import Finished
 from tests.engine.tiny_model import make_tokenizer
 from tests.gateway.api.test_choices import frames
 from tests.gateway.api.test_waiting import BODY, Client, run
@@ -244,3 +248,29 @@ def test_an_echo_is_bounded(monkeypatch: pytest.MonkeyPatch, streamed: bool) -> 
         await taken.task
 
     run(story)
+
+
+def test_many_scores_hold_up_no_stream(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An answer with very many log-probabilities is written beside the event loop."""
+    threads: list[str] = []
+    write = ChatShape.whole
+
+    def noted(shape: ChatShape, outputs: Sequence[Output], ends: Sequence[Finished]) -> dict[str, Any]:
+        threads.append(threading.current_thread().name)
+        return write(shape, outputs, ends)
+
+    monkeypatch.setattr(ChatShape, "whole", noted)
+    monkeypatch.setattr(respond, "INLINE_SCORES", 3)
+
+    async def story(web: Web, engine: ScriptedEngine) -> None:
+        for number, text in enumerate(("a", "the tenant"), start=1):
+            client = Client(web, BODY | {"stream": False, "logprobs": True, "top_logprobs": 1})
+            stream = (await until(lambda number=number: engine.submits[number - 1 : number]))[0].stream
+            await engine.say(admitted(stream), scored(stream, text, ids(text), top=["b"]), finished(stream))
+            await client.task
+            assert json.loads(client.body)["choices"][0]["message"]["content"] == text
+
+    run(story)
+    short, long = threads
+    assert short == threading.main_thread().name
+    assert long != short
