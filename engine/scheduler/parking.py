@@ -10,7 +10,7 @@ seconds: they outlive the process.
 """
 
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import islice
@@ -143,6 +143,7 @@ class Parking:
         self._unread: dict[tuple[TenantId, str], SessionChange] = {}  # erasures, until these can be read at all
         self._listings: deque[_Listing] = deque()
         self._erasures: dict[int, _Erasure] = {}  # by ticket
+        self._num_erasing: Counter[TenantId] = Counter()  # of them
         self._answers: list[SessionAnswer] = []
 
     @property
@@ -234,8 +235,6 @@ class Parking:
             calls, self._deferred = self._deferred, []
             for call in calls:
                 self.take(call, now)
-        for known in [one for one in self._unread if not self._is_unread(one[0])]:
-            self.take(self._unread.pop(known), now)
         for session in self.sessions.take_expired(wall, _EXPIRED_A_STEP, self._is_active):
             self._let_go(session)
         for tenant, name in self._returns.candidates(wall, _GUESSES_A_STEP):
@@ -243,6 +242,8 @@ class Parking:
         if self._listings:
             self._look()
         self._hear_of_erasures()
+        for known in [one for one in self._unread if not (self._is_unread(one[0]) or self._num_erasing[one[0]])]:
+            self.take(self._unread.pop(known), now)
 
     def take_answers(self) -> list[SessionAnswer]:
         """Return the answers since the last call."""
@@ -321,7 +322,10 @@ class Parking:
             self._cancel(change, now)
         session = self.sessions.get(change.tenant, change.session)
         if session is None:
-            self._answer(change.number, change.tenant, ())
+            if change.action is SessionAction.ERASE and self._num_erasing[change.tenant]:
+                self._erase_later(change, now)  # who asks again is not told that it is gone before it is
+            else:
+                self._answer(change.number, change.tenant, ())
             return
         match change.action:
             case SessionAction.ERASE:
@@ -353,6 +357,7 @@ class Parking:
                 listing.left.remove(session)
         ticket = self._tiers.erase(change.tenant, own, session.name)
         self._erasures[ticket] = _Erasure(change, view)
+        self._num_erasing[change.tenant] += 1
 
     def _erase_later(self, change: SessionChange, now: float) -> None:
         """Erase what is known of a session, and the rest when it can be read; the answer comes after that."""
@@ -368,6 +373,7 @@ class Parking:
         for ticket in self._tiers.take_erased():
             erasure = self._erasures.pop(ticket, None)
             if erasure is not None:
+                self._num_erasing -= Counter((erasure.call.tenant,))
                 self._answer(erasure.call.number, erasure.call.tenant, (erasure.view,))
 
     def _look(self) -> None:

@@ -387,6 +387,28 @@ def test_what_a_disk_that_is_not_read_yet_may_have_is_erased_before_that_is_said
     again.close()
 
 
+def test_who_asks_again_for_an_erasure_is_not_told_before_it_is_over(
+    core: Core, disk: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While the disk is away the session is unknown already, and its bytes are still there."""
+    tokens = core.turn("a", "chat", words(1, 40))
+    core.park("a", "chat", "host", "disk")
+    assert core.store is not None
+    core.store._bypass("read", "a test")
+    monkeypatch.setattr(core.store, "_try_to_open", lambda now: None)
+    for number in (1000, 1001):
+        core.box.inbox.append(SessionChange(number=number, tenant=TenantId("a"), session="chat", action=ERASE))
+        for _ in range(5):
+            core.step()
+    assert not core.box.answers.keys() & {1000, 1001}
+    assert core.change("b", "chat", ERASE) is None  # nobody else waits for that
+    monkeypatch.undo()
+    core.until(lambda: core.box.answers.keys() >= {1000, 1001}, "the disk")
+    assert len(core.box.answers[1000].sessions) == 1
+    assert not core.box.answers[1001].sessions
+    assert not is_anywhere(core, disk, tokens[:SIZE])
+
+
 def test_an_unknown_session_of_a_tenant_without_a_disk_is_unknown_at_once(disk: Path) -> None:
     """Whatever the disk of others may have, and be it away."""
     core = Core(disk)
