@@ -2,19 +2,27 @@
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import grpc
+import structlog
 
+from engine.front.outbox import Outbox
 from engine.protocol import pb
 
 if TYPE_CHECKING:
     from engine.front.live_request import LiveRequest
 
-OUTBOX_BYTES = 8 << 20  # what a connection may leave unread here, beyond the transport's own buffers
+OUTBOX_BYTES = 8 << 20  # what a connection may leave unread here, beyond a message and the transport's own buffers
 _WHOLE_BYTES = 256 << 20  # the same of results that leave whole, beside the one that is leaving
+_CUT = (
+    "its output was not read as fast as it came, and of all requests it had most waiting: ask for fewer "
+    "log-probabilities or outputs at once, or try again"
+)
+
+log = structlog.get_logger(part="connections")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -27,15 +35,23 @@ class Whole:
 
 
 class Connection:
-    """Events posted within one pass of the event loop, such as those of one engine step, leave as one message."""
+    """Events posted within one pass of the event loop, such as those of one engine step, leave as one message.
 
-    def __init__(self, outbox_bytes: int) -> None:
+    A connection is that of a gateway process, with requests of many tenants on it: where more waits than may, the
+    requests that have most of it waiting end, and the others go on.
+
+    Args:
+        outbox_bytes: what may wait, beside the message that is leaving.
+        cut: ends requests with an error that says why; those that are over already get that end.
+    """
+
+    def __init__(self, outbox_bytes: int, cut: "Callable[[Sequence[LiveRequest], str], None]") -> None:
         self.requests: dict[int, LiveRequest] = {}  # by the client's stream number, until their end was posted
         self.failed: asyncio.Future[tuple[grpc.StatusCode, str]] = asyncio.get_running_loop().create_future()
         self._limit = outbox_bytes
+        self._cut = cut
         self._events: list[pb.Event] = []
-        self._outbox: deque[tuple[pb.StepEvents, int]] = deque()
-        self._outbox_bytes = 0
+        self._outbox = Outbox()
         self._wholes: deque[Whole] = deque()
         self._whole_bytes = 0  # of those behind the first
         self._wake = asyncio.Event()
@@ -62,17 +78,13 @@ class Connection:
         self._wake.set()
 
     def flush(self) -> None:
-        """Make one message of the queued events; a client that leaves too much unread fails the connection."""
+        """Make one message of the queued events; requests that have too much waiting then end."""
         if not self._events or self.failed.done():
             return
-        message = pb.StepEvents(events=self._events)
+        self._outbox.add(pb.StepEvents(events=self._events))
         self._events = []
-        size = message.ByteSize()
-        self._outbox.append((message, size))
-        self._outbox_bytes += size
-        if self._outbox_bytes > self._limit:
-            self._outbox.clear()
-            self.fail(grpc.StatusCode.RESOURCE_EXHAUSTED, f"the client left more than {self._limit} bytes unread")
+        if self._outbox.num_bytes > self._limit:
+            self._relieve()
         self._wake.set()
 
     def fail(self, code: grpc.StatusCode, details: str) -> None:
@@ -93,10 +105,8 @@ class Connection:
     async def pump(self, write: Callable[[pb.StepEvents], Awaitable[None]]) -> None:
         """Write messages as fast as the client reads them; return when the client is done and everything is out."""
         while True:
-            while self._outbox:
-                message, size = self._outbox.popleft()
+            while (message := self._outbox.take()) is not None:
                 await write(message)
-                self._outbox_bytes -= size
             event = self._next_of_wholes()
             if event is not None:
                 await write(pb.StepEvents(events=[event]))
@@ -105,6 +115,21 @@ class Connection:
                 return
             self._wake.clear()
             await self._wake.wait()
+
+    def _relieve(self) -> None:
+        """End the requests that have most waiting: an eighth more than is too much, so that this is not done often.
+
+        Where even that leaves too much, as of a great many ends, the connection fails.
+        """
+        before = self._outbox.num_bytes
+        streams = self._outbox.largest(before - self._limit + self._limit // 8)
+        self._outbox.cut(streams, _CUT)
+        log.warning("requests_cut", requests=len(streams), bytes_before=before, bytes_after=self._outbox.num_bytes)
+        if self._outbox.num_bytes > self._limit:
+            self._outbox.clear()
+            self.fail(grpc.StatusCode.RESOURCE_EXHAUSTED, f"the client left more than {self._limit} bytes unread")
+        else:
+            self._cut([self.requests[stream] for stream in streams if stream in self.requests], _CUT)
 
     def _next_of_wholes(self) -> pb.Event | None:
         while self._wholes:

@@ -9,7 +9,7 @@ all outputs ended -> meter.finish -> (journal has it on disk) -> post Finished
 import asyncio
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 
 import structlog
@@ -110,11 +110,14 @@ class Dispatcher:
 
     def drop(self, connection: Connection) -> None:
         """End everything of a connection that is gone."""
-        gone = [request for request in connection.requests.values() if request.handle in self._live]
-        if gone:
-            self._send(ipc.CancelFrame([request.handle for request in gone]))
-        for request in gone:
-            self._end(request, FinishReason.CANCELLED, "the client left")
+        self._stop(connection.requests.values(), FinishReason.CANCELLED, "the client left")
+
+    def cut(self, requests: Sequence[LiveRequest], detail: str) -> None:
+        """End requests with an error, of which something was lost; those that are over are to end with it too."""
+        over = [request for request in requests if request.handle not in self._live]
+        self._stop(requests, FinishReason.ERROR, detail)
+        for request in over:
+            request.outputs.spoil(detail)
 
     # ------------------------------------------------------------ from the core
 
@@ -256,6 +259,14 @@ class Dispatcher:
         request.stream.post(refused=refused)
         request.stream.release()
         self._forget(request)
+
+    def _stop(self, requests: Iterable[LiveRequest], reason: FinishReason, detail: str) -> None:
+        """End those that still run, here and in the core."""
+        running = [request for request in requests if request.handle in self._live]
+        if running:
+            self._send(ipc.CancelFrame([request.handle for request in running]))
+        for request in running:
+            self._end(request, reason, detail)
 
     def _end(self, request: LiveRequest, reason: FinishReason, detail: str) -> None:
         request.outputs.end(reason, detail)

@@ -97,6 +97,12 @@ class Outputs:
             if output.reason is None:
                 self._end(output, reason)
 
+    def spoil(self, detail: str) -> None:
+        """Let the end of the request, which is still to leave, say that it went wrong: all outputs have ended."""
+        self.detail = detail
+        for output in self._all:
+            output.reason = FinishReason.ERROR
+
     def report(self, usage: pb.Usage) -> None:
         """Post the end of the request, and what is left to be told before it."""
         (output,) = self._all

@@ -71,9 +71,14 @@ class BestOutputs(Outputs, ABC):
         """How the request ends, once all have ended: what was dropped does not matter to the client."""
         return worst(self._best or self._all)
 
+    def spoil(self, detail: str) -> None:
+        """As of any outputs; of those that are leaving nothing more does."""
+        super().spoil(detail)
+        self._best.clear()
+
     def report(self, usage: pb.Usage) -> None:
         """Post the best outputs, then the end of the request."""
-        events = self._events(self._finished(usage))
+        events = self._events(usage)
         num_bytes = sum(self._num_bytes(output) for output in self._best)
         self._stream.connection.post_whole(Whole(self._stream.number, events, num_bytes))
 
@@ -88,7 +93,7 @@ class BestOutputs(Outputs, ABC):
         if self._scored:
             self._scores[output.index].add(news, count)
 
-    def _events(self, finished: pb.Finished) -> Iterator[pb.Event]:
+    def _events(self, usage: pb.Usage) -> Iterator[pb.Event]:
         stream = self._stream.number
         for rank, output in enumerate(self._best):
             for delta in self._deltas(output):
@@ -97,7 +102,7 @@ class BestOutputs(Outputs, ABC):
                 assert output.reason is not None, "all have ended"
                 ended = pb.OutputFinished(reason=PB_REASON[output.reason])
                 yield pb.Event(stream=stream, index=rank, output_finished=ended)
-        yield pb.Event(stream=stream, finished=finished)
+        yield pb.Event(stream=stream, finished=self._finished(usage))
 
     def _num_bytes(self, output: LiveOutput) -> int:
         """Return about how many bytes the events of an output take."""

@@ -81,7 +81,7 @@ class EngineService(rpc.EngineServicer):
         self, request_iterator: AsyncIterator[pb.Command], context: CommandContext
     ) -> None:
         """Serve one connection until it breaks, or its client is done and has everything."""
-        connection = Connection(self._outbox_bytes)
+        connection = Connection(self._outbox_bytes, self._dispatcher.cut)
         self._connections.add(connection)
         reading = asyncio.create_task(self._read(connection, request_iterator))
         writing = asyncio.create_task(connection.pump(context.write))

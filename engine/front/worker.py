@@ -51,7 +51,7 @@ class Worker:
         Args:
             config: the worker's settings.
             core_command: starts the core; `--endpoint ipc://…` is appended.
-            outbox_bytes: what a client may leave unread before its connection ends.
+            outbox_bytes: what a client may leave unread before requests of it end.
 
         Raises:
             ConfigError: a setting is wrong, or another worker has the folder or the address.

@@ -215,7 +215,7 @@ class Generation:
         if self._admitted is not None:
             event, self._admitted = self._admitted, None
             return event
-        if self._prompt and (self._ready or self._end is not None):  # all of them are there
+        if self._prompt and (self._ready or isinstance(self._end, Finished)):  # all of them are there
             pieces, self._prompt = self._prompt, []
             return await asyncio.to_thread(_read_prompt, pieces) if _is_long(pieces) else _read_prompt(pieces)
         if self._ready:

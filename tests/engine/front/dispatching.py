@@ -54,9 +54,9 @@ async def reap(besides: Collection[threading.Thread] = ()) -> None:
 class Client:
     """One connection; what it is told never runs ahead of the counter table."""
 
-    def __init__(self, front: Front) -> None:
+    def __init__(self, front: Front, outbox_bytes: int = OUTBOX_BYTES) -> None:
         self.front = front
-        self.connection = Connection(OUTBOX_BYTES)
+        self.connection = Connection(outbox_bytes, front.dispatcher.cut)
         self.events: list[pb.Event] = []
         self.request_id = f"request-{front.num_requests}"
         front.num_requests += 1

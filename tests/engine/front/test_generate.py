@@ -391,8 +391,10 @@ def test_stream_number_in_use_ends_the_connection(shared_worker: WorkerProcess, 
     run(story())
 
 
-def test_client_that_does_not_read_is_cut_off(make_worker: StartWorker, run: Run) -> None:
-    """A connection that leaves more unread than it may ends, and its request with it; others do not notice."""
+def test_request_that_is_not_read_is_cut_off(make_worker: StartWorker, run: Run) -> None:
+    """Of a connection that leaves more unread than it may, the greedy request ends; the small one on it loses nothing,
+    and other connections do not notice.
+    """
     worker = make_worker(SCRIPTED_OUTBOX_BYTES=str(64 << 10)).start().wait_ready()
 
     async def story() -> None:
@@ -400,14 +402,17 @@ def test_client_that_does_not_read_is_cut_off(make_worker: StartWorker, run: Run
         async with channel(worker.address, **window) as client, channel(worker.address) as other:
             control, reader = other.control(), other.generate()
             stream = client.generate()
-            await stream.submit([FLOOD, 200], request_id="flood")
+            greedy = await stream.submit([FLOOD, 200], request_id="flood")
+            small = await stream.submit([COUNT, 300])
             kept = await reader.submit([COUNT, 300])
             record = await control.usage("flood")
-            assert record.finish_reason == pb.FINISH_REASON_CANCELLED
-            with pytest.raises(grpc.aio.AioRpcError) as caught:
-                async for _ in stream.call:
-                    pass
-            assert caught.value.code() == grpc.StatusCode.RESOURCE_EXHAUSTED
+            assert record.finish_reason == pb.FINISH_REASON_ERROR
+            finished = (await stream.end(greedy)).finished
+            assert finished.reason == pb.FINISH_REASON_ERROR
+            assert "not read as fast as it came" in finished.detail
+            assert record.completion_tokens == finished.usage.completion_tokens > len(stream.token_ids(greedy))
+            assert (await stream.end(small)).finished.reason == pb.FINISH_REASON_LENGTH
+            assert len(stream.token_ids(small)) == 300
             assert (await reader.end(kept)).finished.usage.completion_tokens == 300
 
     run(story())
