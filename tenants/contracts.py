@@ -352,6 +352,13 @@ class PendingErasure(msgspec.Struct, frozen=True, kw_only=True):
     requested_by: str  # the actor's label
 
 
+class AbsentWorkerView(msgspec.Struct, frozen=True, kw_only=True):
+    """A worker that is forgotten and may come back. `last_seen_at`: unix seconds."""
+
+    worker_id: str
+    last_seen_at: float
+
+
 class ResponseOwner(msgspec.Struct, frozen=True):
     """Whose stored responses are meant: of one project of one tenant."""
 

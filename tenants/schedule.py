@@ -16,7 +16,7 @@ def _every(seconds: float, task: str, package: str = "tenants") -> Entry:
 
 
 CELERY_BEAT_SCHEDULE: dict[str, Entry] = {
-    "deliver-erasures": _every(60.0, "deliver_erasures", "gateway"),
+    "deliver-erasures": _every(30.0, "deliver_erasures", "gateway"),
     "expire-keys": _every(60.0, "expire_keys"),
     "end-boosts": _every(60.0, "end_boosts"),
     "note-last-use": _every(300.0, "note_last_use"),

@@ -5,7 +5,7 @@ from celery import shared_task
 from django.conf import settings
 from django.core.management import call_command
 
-from tenants.services import boosts, responses, series, sessions, training, upkeep
+from tenants.services import absent, boosts, responses, series, sessions, training, upkeep
 
 log = structlog.get_logger(__name__)
 
@@ -48,8 +48,9 @@ def sweep_series() -> int:
 
 @shared_task
 def sweep_outbox() -> int:
-    """Delete old outbox rows, acks, versions and erasures; returns how many rows went."""
-    return upkeep.sweep_outbox() + upkeep.sweep_acks() + upkeep.sweep_versions() + sessions.sweep_erasures()
+    """Delete old outbox rows, acks, versions, erasures and absent workers; returns how many rows went."""
+    num_erasures = sessions.sweep_erasures() + absent.sweep()
+    return upkeep.sweep_outbox() + upkeep.sweep_acks() + upkeep.sweep_versions() + num_erasures
 
 
 @shared_task

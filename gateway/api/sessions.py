@@ -68,8 +68,7 @@ async def delete_session(exchange: Exchange) -> None:
     actor = Actor("key", grant.key_id, f"API key {grant.key_id}")
 
     def erase() -> erasures.Erased:
-        workers = _workers(grant)
-        return erasures.erase_session(tenant_id=grant.tenant_id, session=session, workers=workers, actor=actor)
+        return erasures.erase_session(tenant_id=grant.tenant_id, session=session, models=grant.models, actor=actor)
 
     try:
         erased = await _at_desk(exchange, grant, erase)

@@ -52,9 +52,7 @@ def encrypt(request: HttpRequest, place: Place) -> HttpResponse:
 def erase(request: HttpRequest, place: Place) -> HttpResponse:
     """Erase all that is kept of the tenant."""
     try:
-        policy, erased = erasures.erase_kv(
-            tenant_id=place.tenant.id, workers=selectors.known_workers(), actor=place.actor
-        )
+        policy, erased = erasures.erase_kv(tenant_id=place.tenant.id, actor=place.actor)
     except Conflict as error:
         return _panel(request, place, problem=f"{error.message[:1].upper()}{error.message[1:]}.")
     return _panel(request, place, version=policy.version, erased=erased)

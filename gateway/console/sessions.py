@@ -111,9 +111,8 @@ def change(request: HttpRequest, place: Place, action: Action) -> HttpResponse:
 def erase(request: HttpRequest, place: Place) -> HttpResponse:
     """Erase a session, and say what has become of it."""
     session = _session(request)
-    workers = selectors.known_workers()
     try:
-        erased = erasures.erase_session(tenant_id=place.tenant.id, session=session, workers=workers, actor=place.actor)
+        erased = erasures.erase_session(tenant_id=place.tenant.id, session=session, actor=place.actor)
     except Conflict as error:
         return _gone(request, session, problem=error.message)
     return _gone(request, session, erased=erased)

@@ -4,7 +4,7 @@ Blocking: for threads, and for the task that delivers what is late (`gateway.tas
 """
 
 import time
-from collections.abc import Sequence
+from collections.abc import Collection
 from datetime import timedelta
 
 import grpc
@@ -13,15 +13,16 @@ from django.utils import timezone
 
 from engine.protocol import pb
 from gateway.workers import calls
-from gateway.workers.sessions import MissingWorker, reachable
+from gateway.workers.sessions import MissingWorker, away_since, reachable
 from tenants import selectors
 from tenants.contracts import Actor, PendingErasure, PolicyView, WorkerView
-from tenants.services import kv
+from tenants.services import absent, kv
 from tenants.services import sessions as service
 
 ERASE_SECONDS = 10.0  # a worker answers when the bytes are gone from every tier; one that takes longer is asked again
 BATCH = 200  # erasures that one delivery carries
 PAGE = 50  # sessions that are erased at once; a worker answers 64 calls of a tenant
+WAITED_SECONDS = 3600.0  # who has been away for longer may never come back: it is told if it does, not waited for
 SETTLED_SECONDS = 60.0  # by then the request that asked for an erasure has ended
 _NOBODYS = "all-sessions"  # the name of no session, or of one more
 _DELIVERY_SECONDS = 30.0  # after it the next delivery goes on
@@ -37,18 +38,20 @@ class Erased(msgspec.Struct, frozen=True, kw_only=True):
     waiting: tuple[MissingWorker, ...]
 
 
-def erase_session(*, tenant_id: str, session: str, workers: Sequence[WorkerView], actor: Actor) -> Erased:
-    """Erase a session on `workers`: those that do not confirm it are asked until they do.
+def erase_session(*, tenant_id: str, session: str, actor: Actor, models: Collection[str] = ()) -> Erased:
+    """Erase a session on every worker, or on those of `models`: who does not confirm it is asked until it does.
 
     Raises:
         Conflict: too many of the tenant's erasures wait already.
     """
+    workers, forgotten = _concerned(tenant_id, session, models, actor)
     names = [worker.worker_id for worker in workers]
     service.begin_erasure(tenant_id=tenant_id, session=session, workers=names, actor=actor)
     live, away = reachable(workers)
     told = calls.ask([(worker, _erase(tenant_id, session)) for worker in live], "ChangeSession", seconds=ERASE_SECONDS)
     silent = [one for one in told if one.status not in _GONE]
     waiting = away + tuple(MissingWorker(worker_id=one.worker.worker_id, reason=one.problem) for one in silent)
+    waiting += forgotten
     names_waiting = [one.worker_id for one in waiting]
     was_there = any(one.status is grpc.StatusCode.OK for one in told)
     service.settle_erasure(
@@ -62,13 +65,14 @@ def erase_session(*, tenant_id: str, session: str, workers: Sequence[WorkerView]
     return Erased(was_there=was_there, waiting=waiting)
 
 
-def erase_kv(*, tenant_id: str, workers: Sequence[WorkerView], actor: Actor) -> tuple[PolicyView, Erased]:
-    """Let nobody find what is kept of a tenant any more, and erase its sessions on `workers`; return the new version.
+def erase_kv(*, tenant_id: str, actor: Actor) -> tuple[PolicyView, Erased]:
+    """Let nobody find what is kept of a tenant any more, and erase its sessions everywhere; return the new version.
 
     Raises:
         NotFound: there is no such tenant.
         Conflict: too many of the tenant's erasures wait already.
     """
+    workers, forgotten = _concerned(tenant_id, "", (), actor)
     names = [worker.worker_id for worker in workers]
     policy = kv.erase_kv(tenant_id=tenant_id, workers=names, actor=actor)
     live, away = reachable(workers)
@@ -81,7 +85,23 @@ def erase_kv(*, tenant_id: str, workers: Sequence[WorkerView], actor: Actor) -> 
         else:
             done.append(worker.worker_id)
     kv.settle_kv(tenant_id=tenant_id, confirmed=done)
-    return policy, Erased(was_there=True, waiting=away + tuple(silent))
+    return policy, Erased(was_there=True, waiting=away + tuple(silent) + forgotten)
+
+
+def _concerned(
+    tenant_id: str, session: str, models: Collection[str], actor: Actor
+) -> tuple[list[WorkerView], tuple[MissingWorker, ...]]:
+    """Return the workers that are to erase, and those to be waited for that are forgotten: for them it is written down.
+
+    Whoever is forgotten or comes back meanwhile is in one list at least: the known are read before and after.
+    """
+    known = {worker.worker_id: worker for worker in selectors.known_workers()}
+    gone = absent.remember(tenant_id=tenant_id, session=session, models=models, actor=actor)
+    known |= {worker.worker_id: worker for worker in selectors.known_workers()}
+    workers = [worker for worker in known.values() if not models or worker.model in models]
+    since = time.time() - WAITED_SECONDS
+    waited_for = [one for one in gone if one.worker_id not in known and one.last_seen_at > since]
+    return workers, tuple(away_since(one.worker_id, one.last_seen_at) for one in waited_for)
 
 
 def deliver(*, older_than_seconds: float = SETTLED_SECONDS) -> int:

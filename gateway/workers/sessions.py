@@ -174,9 +174,14 @@ def reachable(workers: Iterable[WorkerView]) -> tuple[list[WorkerView], tuple[Mi
         if worker.last_seen_at > since:
             live.append(worker)
         else:
-            seen = datetime.fromtimestamp(worker.last_seen_at, UTC)
-            away.append(MissingWorker(worker_id=worker.worker_id, reason=f"it is away since {seen:%H:%M:%S} UTC"))
+            away.append(away_since(worker.worker_id, worker.last_seen_at))
     return live, tuple(away)
+
+
+def away_since(worker_id: str, last_seen_at: float) -> MissingWorker:
+    """Return a worker that was last heard of at `last_seen_at`, unix seconds, as one that is missing."""
+    seen = datetime.fromtimestamp(last_seen_at, UTC)
+    return MissingWorker(worker_id=worker_id, reason=f"it is away since {seen:%H:%M:%S} UTC")
 
 
 def read_limit(limit: str) -> int:

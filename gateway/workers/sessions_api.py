@@ -165,10 +165,7 @@ class SessionDetail(ManagementView):
         """
         tenant = self.tenant(slug, "keys.write")
         _check(session_id)
-        workers = selectors.known_workers()
-        erased = erasures.erase_session(
-            tenant_id=tenant.id, session=session_id, workers=workers, actor=self.caller.actor
-        )
+        erased = erasures.erase_session(tenant_id=tenant.id, session=session_id, actor=self.caller.actor)
         if not erased.was_there and not erased.waiting:
             raise _unknown(())
         answer = {"deleted": not erased.waiting, "waiting_for": erased.waiting}
@@ -248,8 +245,7 @@ class TenantKv(ManagementView):
         error. Owners and operators.
         """
         tenant = self.tenant(slug, "owners.write")
-        workers = selectors.known_workers()
-        policy, erased = erasures.erase_kv(tenant_id=tenant.id, workers=workers, actor=self.caller.actor)
+        policy, erased = erasures.erase_kv(tenant_id=tenant.id, actor=self.caller.actor)
         answer = {"deleted": not erased.waiting, "waiting_for": erased.waiting, "version": policy.version}
         return Response(KvErasureAnswer(answer).data, status=202 if erased.waiting else 200)
 

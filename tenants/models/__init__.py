@@ -11,20 +11,22 @@ from tenants.models.project import Project
 from tenants.models.response import StoredResponse
 from tenants.models.scope import GroupManager, TenantManager, TenantQuerySet
 from tenants.models.series import InterferenceSample, PressureSample, SeriesMark, TenantSample
-from tenants.models.session import SessionErasure
+from tenants.models.session import LateErasure, SessionErasure
 from tenants.models.share_group import SharedPrefix, ShareGroup
 from tenants.models.tenant import Tenant
 from tenants.models.usage import UsageRecord
 from tenants.models.user import User
-from tenants.models.worker import PolicyAck, Worker
+from tenants.models.worker import AbsentWorker, PolicyAck, Worker
 
 __all__ = [
+    "AbsentWorker",
     "ApiKey",
     "AuditEvent",
     "Boost",
     "GrantShare",
     "GroupManager",
     "InterferenceSample",
+    "LateErasure",
     "ManagementKey",
     "Membership",
     "OutboxEvent",

@@ -29,3 +29,27 @@ class SessionErasure(models.Model):
 
     def __str__(self) -> str:
         return f"erasure {self.pk}"
+
+
+class LateErasure(models.Model):
+    """One session, or all where it is empty, that was erased while workers of a model were forgotten.
+
+    One that comes back with its disk is to erase what was asked for since it was last heard of (`AbsentWorker`).
+    """
+
+    tenant = models.ForeignKey(Tenant, on_delete=models.CASCADE, related_name="+")
+    session = models.CharField(max_length=256, blank=True)
+    model = models.CharField(max_length=200)
+    asked_at = models.DateTimeField(default=timezone.now)  # for the last time
+    asked_by = models.CharField(max_length=254)  # the actor's label
+
+    objects = TenantManager["LateErasure"]()
+
+    class Meta:
+        """Asking twice is asking once; a worker that is back looks for its model."""
+
+        indexes = (models.Index(fields=("model", "asked_at"), name="late_erasure_due"),)
+        constraints = (models.UniqueConstraint(fields=("tenant", "model", "session"), name="late_erasure_once"),)
+
+    def __str__(self) -> str:
+        return f"late erasure {self.pk}"

@@ -35,6 +35,19 @@ class Worker(models.Model):
         return self.id
 
 
+class AbsentWorker(models.Model):
+    """A worker that is forgotten and may come back with what it has on disk; nothing is routed or granted to it."""
+
+    id = models.CharField(primary_key=True, max_length=100)
+    model = models.CharField(max_length=200)
+    last_seen_at = models.DateTimeField(db_index=True)
+
+    objects: ClassVar[models.Manager["AbsentWorker"]] = models.Manager()
+
+    def __str__(self) -> str:
+        return self.id
+
+
 class PolicyAck(models.Model):
     """A worker has applied a version, and with it every earlier one; later it may say that this has settled."""
 

@@ -10,22 +10,31 @@ from django.utils import timezone
 from tenants import rows
 from tenants.contracts import WORKER_LIVE_SECONDS, WORKERS_CHANNEL, Actor, WorkerAnnouncement, WorkerView
 from tenants.errors import NotFound
-from tenants.models import PolicyAck, Worker
+from tenants.models import AbsentWorker, PolicyAck, Worker
 from tenants.rules import values
+from tenants.services import absent
 from tenants.services.journal import Change, notify, write_down
 
 _CARD = ("address", "model", "digest", "kv_bytes", "block_bytes", "max_context")
 _MOST = (1 << 60) - 1
 
 
-@transaction.atomic
 def announce(*, announcement: WorkerAnnouncement) -> WorkerView:
     """Take a worker's announcement or heartbeat; listeners hear of it only when something changed or it came back.
+
+    One that had been forgotten is to erase what was erased meanwhile.
 
     Raises:
         Invalid: names the field and the fix.
     """
-    card = _checked(announcement)
+    view = _announce(_checked(announcement))
+    # Once it is known to whoever erases next: until then that is written down for the absent, and read here.
+    absent.take_up(worker_id=view.worker_id)
+    return view
+
+
+@transaction.atomic
+def _announce(card: WorkerAnnouncement) -> WorkerView:
     now = timezone.now()
     row, is_new = Worker.objects.select_for_update().get_or_create(
         pk=card.worker_id, defaults={field: getattr(card, field) for field in _CARD} | {"last_seen_at": now}
@@ -125,12 +134,20 @@ def set_draining(*, worker_id: str, draining: bool, actor: Actor) -> WorkerView:
 
 @transaction.atomic
 def forget_stale(*, older_than_seconds: float = 3600.0) -> list[str]:
-    """Delete workers, with their acks, that have been silent for so long; return their ids."""
+    """Delete workers, with their acks, that have been silent for so long; return their ids.
+
+    That they may come back with their disks is written down, see `absent`.
+    """
     silent = Q(last_seen_at__lt=timezone.now() - timedelta(seconds=older_than_seconds))
     gone = list(Worker.objects.select_for_update(skip_locked=True).filter(silent).order_by("pk"))
     for row in gone:
         _write_down("worker.forgotten", row, Actor("system", "controller", "controller"))
     names = [row.pk for row in gone]
+    # Whose last absence is not over yet keeps its beginning.
+    AbsentWorker.objects.bulk_create(
+        [AbsentWorker(id=row.pk, model=row.model, last_seen_at=row.last_seen_at) for row in gone],
+        ignore_conflicts=True,
+    )
     Worker.objects.filter(pk__in=names).delete()  # their acks go with them
     return names
 

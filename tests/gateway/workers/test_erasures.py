@@ -2,6 +2,7 @@
 
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import grpc
 import pytest
@@ -10,11 +11,13 @@ from django.utils import timezone
 from gateway import tasks
 from gateway.workers.erasures import Erased, deliver, erase_kv, erase_session
 from tenants import rows, selectors
-from tenants.contracts import Actor, TenantView
+from tenants.contracts import AbsentWorkerView, Actor, TenantView
 from tenants.errors import Conflict
-from tenants.models import AuditEvent, SessionErasure, Tenant
+from tenants.models import AbsentWorker, AuditEvent, LateErasure, SessionErasure, Tenant
+from tenants.services import absent
 from tenants.services import sessions as service
 from tenants.services.tenants import create_tenant
+from tenants.services.workers import forget_stale
 from tests.gateway.wire.keeping import Keeper, come, go, keeping
 
 ACTOR = Actor("system", "tests", "tests")
@@ -29,7 +32,7 @@ def tenant(db: None) -> TenantView:
 
 def erase(tenant: TenantView, session: str = "chat") -> Erased:
     """Erase a session on all workers that are known."""
-    return erase_session(tenant_id=tenant.id, session=session, workers=selectors.known_workers(), actor=ACTOR)
+    return erase_session(tenant_id=tenant.id, session=session, actor=ACTOR)
 
 
 def pending(tenant: TenantView) -> list[tuple[str, str]]:
@@ -140,7 +143,7 @@ def test_all_kv_of_a_tenant_is_erased(tenant: TenantView, tmp_path: Path) -> Non
     with keeping(tmp_path, one):
         come("two")
         go("two")
-        policy, erased = erase_kv(tenant_id=tenant.id, workers=selectors.known_workers(), actor=ACTOR)
+        policy, erased = erase_kv(tenant_id=tenant.id, actor=ACTOR)
         assert policy.version == version + 1
         assert [worker.worker_id for worker in erased.waiting] == ["two"]
         assert list(one.sessions) == [(other.id, "chat")]
@@ -158,7 +161,7 @@ def test_a_worker_that_lists_nothing_since_its_disk_is_not_read_has_not_erased_a
     """What it will find there later is erased then, before it is confirmed."""
     one = Keeper("one", is_unread=True)
     with keeping(tmp_path, one):
-        _, erased = erase_kv(tenant_id=tenant.id, workers=selectors.known_workers(), actor=ACTOR)
+        _, erased = erase_kv(tenant_id=tenant.id, actor=ACTOR)
         assert [worker.worker_id for worker in erased.waiting] == ["one"]
         assert deliver(older_than_seconds=0) == 0
         assert pending(tenant) == [("", "one")]
@@ -167,3 +170,91 @@ def test_a_worker_that_lists_nothing_since_its_disk_is_not_read_has_not_erased_a
         assert deliver(older_than_seconds=0) == 1
     assert one.names() == []
     assert pending(tenant) == []
+
+
+def forget(worker_id: str) -> None:
+    """Let a worker have been away for so long that it is forgotten, as the controller does it."""
+    go(worker_id)
+    assert forget_stale(older_than_seconds=120) == [worker_id]
+
+
+def test_a_forgotten_worker_erases_what_it_missed_when_it_is_back(tenant: TenantView, tmp_path: Path) -> None:
+    """Its disk still has the session: who erased it is told so, and it goes at the next delivery, without a wait."""
+    one = Keeper("one")
+    for session in ("chat", "other"):
+        one.keep(tenant.id, session, used=NOON)
+    come("one")
+    forget("one")
+    erased = erase(tenant)
+    assert [worker.worker_id for worker in erased.waiting] == ["one"]
+    assert erased.waiting[0].reason.startswith("it is away since ")
+    LateErasure.objects.across_tenants().update(asked_at=timezone.now() - timedelta(minutes=2))
+    with keeping(tmp_path, one):
+        assert pending(tenant) == [("chat", "one")]
+        assert tasks.deliver_erasures() == 1
+        assert one.names() == ["other"]
+        assert erase(tenant) == Erased(was_there=False, waiting=())
+    assert audited(tenant)[-1] == {"session": "chat", "waiting_for": [], "worker_id": "one"}
+
+
+def test_a_forgotten_worker_erases_all_of_a_tenant_when_it_is_back(tenant: TenantView, tmp_path: Path) -> None:
+    """Another tenant's sessions stay there."""
+    other = create_tenant(slug="other", name="Other", actor=ACTOR)
+    one = Keeper("one")
+    for owner in (tenant, other):
+        one.keep(owner.id, "chat", used=NOON)
+    come("one")
+    forget("one")
+    _, erased = erase_kv(tenant_id=tenant.id, actor=ACTOR)
+    assert [worker.worker_id for worker in erased.waiting] == ["one"]
+    with keeping(tmp_path, one):
+        assert deliver(older_than_seconds=0) == 1
+    assert list(one.sessions) == [(other.id, "chat")]
+
+
+def test_a_worker_that_is_gone_for_good_is_not_waited_for(tenant: TenantView, tmp_path: Path) -> None:
+    """After an hour an erasure is over without it, and reaches it all the same should it come back."""
+    one, two = Keeper("one"), Keeper("two")
+    for worker in (one, two):
+        worker.keep(tenant.id, "chat", used=NOON)
+    come("two")
+    forget("two")
+    AbsentWorker.objects.update(last_seen_at=timezone.now() - timedelta(hours=2))
+    with keeping(tmp_path, one):
+        assert erase(tenant) == Erased(was_there=True, waiting=())
+    with keeping(tmp_path, two):
+        assert deliver(older_than_seconds=0) == 1
+    assert two.names() == []
+
+
+def test_a_worker_that_is_forgotten_or_back_while_an_erasure_begins_is_not_missed(
+    tenant: TenantView, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whichever list it is in when that one is read."""
+    come("leaves")
+    come("returns")
+    forget("returns")
+    remember = absent.remember
+
+    def amid(**asked: Any) -> list[AbsentWorkerView]:
+        gone = remember(**asked)
+        forget("leaves")
+        come("returns")
+        return gone
+
+    monkeypatch.setattr(absent, "remember", amid)
+    erased = erase(tenant)
+    assert sorted(worker.worker_id for worker in erased.waiting) == ["leaves", "returns"]
+    assert sorted(pending(tenant)) == [("chat", "leaves"), ("chat", "returns")]
+
+
+def test_a_key_of_some_models_erases_on_absent_workers_of_those(tenant: TenantView) -> None:
+    """A worker of another model keeps its session of that name."""
+    for model in ("tiny", "large"):
+        come(model, model=model)
+        forget(model)
+    erased = erase_session(tenant_id=tenant.id, session="chat", models=("tiny",), actor=ACTOR)
+    assert [worker.worker_id for worker in erased.waiting] == ["tiny"]
+    for model in ("tiny", "large"):
+        come(model, model=model)
+    assert pending(tenant) == [("chat", "tiny")]
