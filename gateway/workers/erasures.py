@@ -20,7 +20,7 @@ from tenants.services import absent, kv
 from tenants.services import sessions as service
 
 ERASE_SECONDS = 10.0  # a worker answers when the bytes are gone from every tier; one that takes longer is asked again
-BATCH = 200  # erasures that one delivery carries
+BATCH = 200  # erasures that a delivery reads at once
 PAGE = 50  # sessions that are erased at once; a worker answers 64 calls of a tenant
 WAITED_SECONDS = 3600.0  # who has been away for longer may never come back: it is told if it does, not waited for
 SETTLED_SECONDS = 60.0  # by then the request that asked for an erasure has ended
@@ -113,14 +113,17 @@ def deliver(*, older_than_seconds: float = SETTLED_SECONDS) -> int:
     live = {worker.worker_id: worker for worker in selectors.live_workers()}
     deadline = time.monotonic() + _DELIVERY_SECONDS
     num_done = 0
-    for erasure in selectors.pending_erasures(list(live), began_before=began_before, most=BATCH):
-        worker = live.get(erasure.worker_id)
-        if worker is None or time.monotonic() > deadline:
-            continue
-        if not _deliver(erasure, worker):
-            del live[erasure.worker_id]  # the rest of its erasures wait for the next time
-            continue
-        num_done += 1
+    while waiting := selectors.pending_erasures(list(live), began_before=began_before, most=BATCH):
+        for erasure in waiting:
+            if time.monotonic() > deadline:
+                return num_done
+            worker = live.get(erasure.worker_id)
+            if worker is None:
+                continue
+            if _deliver(erasure, worker):
+                num_done += 1
+            else:
+                del live[erasure.worker_id]  # the rest of its erasures wait for the next time
     return num_done
 
 

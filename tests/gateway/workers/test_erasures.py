@@ -9,6 +9,7 @@ import pytest
 from django.utils import timezone
 
 from gateway import tasks
+from gateway.workers import erasures
 from gateway.workers.erasures import Erased, deliver, erase_kv, erase_session
 from tenants import rows, selectors
 from tenants.contracts import AbsentWorkerView, Actor, TenantView
@@ -258,3 +259,21 @@ def test_a_key_of_some_models_erases_on_absent_workers_of_those(tenant: TenantVi
     for model in ("tiny", "large"):
         come(model, model=model)
     assert pending(tenant) == [("chat", "tiny")]
+
+
+def test_a_worker_that_does_not_erase_keeps_no_other_waiting(
+    tenant: TenantView, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However many wait for it, and before the others'."""
+    monkeypatch.setattr(erasures, "BATCH", 2)
+    ill, well = Keeper("ill", is_unread=True), Keeper("well")
+    with keeping(tmp_path, ill, well):
+        for number in range(5):
+            service.begin_erasure(tenant_id=tenant.id, session=f"chat {number}", workers=["ill"], actor=ACTOR)
+        for number in range(5):
+            well.keep(tenant.id, f"chat {number}", used=NOON)
+            service.begin_erasure(tenant_id=tenant.id, session=f"chat {number}", workers=["well"], actor=ACTOR)
+        assert deliver(older_than_seconds=0) == 5
+    assert well.names() == []
+    assert len(ill.changes) == 1
+    assert {worker for _, worker in pending(tenant)} == {"ill"}
