@@ -6,7 +6,7 @@ from gateway.api.chat import authenticate, head, received
 from gateway.api.errors import BadRequest
 from gateway.api.exchange import Exchange, Watching
 from gateway.api.idempotency import once
-from gateway.api.jobs import job_of
+from gateway.api.jobs import MAX_SCORES, job_of
 from gateway.api.prompt_tokens import token_lists
 from gateway.api.reading import readings
 from gateway.api.respond import answer
@@ -15,8 +15,6 @@ from gateway.api.schemas import CompletionRequest, parse_completion
 from gateway.api.text_shape import CompletionShape, Echo, Prompt
 from gateway.workers.model import Model
 from tenants.contracts import KeyGrant
-
-MAX_ECHOED_SCORES = 1 << 22  # of prompts, over all choices: each is some 30 bytes of the answer
 
 
 async def completions(exchange: Exchange) -> None:
@@ -44,9 +42,9 @@ def _check_echo(request: CompletionRequest, prompts: Sequence[Sequence[int]]) ->
     if not request.echo or request.logprobs is None:
         return
     count = sum(map(len, prompts)) * request.num_outputs * (1 + request.logprobs)
-    if count > MAX_ECHOED_SCORES:
+    if count > MAX_SCORES:
         raise BadRequest(
-            f"The echo would have {count} log-probabilities, and an answer holds {MAX_ECHOED_SCORES}: lower `n` or "
+            f"The echo would have {count} log-probabilities, and an answer holds {MAX_SCORES}: lower `n` or "
             "`logprobs`, or send fewer prompts",
             param="logprobs",
         )

@@ -10,6 +10,7 @@ from gateway.api.schemas import ChatRequest, CompletionRequest
 from gateway.api.tools.plan import ToolPlan, plan_of
 from gateway.workers.model import Model
 
+MAX_SCORES = 1 << 22  # log-probabilities of an answer, of its outputs and of its echoed prompts: each is some 30 bytes
 _NAMES = {"prompt_logprobs": "echo", "embed": "echo"}  # of the client's fields, by the worker's
 
 
@@ -85,7 +86,9 @@ def job_of(
         request_id=request_id,
         field=field,
         limit_field=request.limit_field,
-        names=_NAMES | {"prompt": field} | ({} if asked is None else {"grammar": asked.field}),
+        names=_NAMES
+        | {"prompt": field, "logprobs": request.scores_field}
+        | ({} if asked is None else {"grammar": asked.field}),
         plan=plan,
     )
 

@@ -13,7 +13,7 @@ from engine.protocol import pb
 from gateway.admission.admit import Permit
 from gateway.api.auth import check_model
 from gateway.api.errors import BadRequest, ContextTooLong, ModelNotFound, Overloaded
-from gateway.api.jobs import Job
+from gateway.api.jobs import MAX_SCORES, Job
 from gateway.api.schemas import ChatRequest
 from gateway.api.tools.plan import ToolPlan, plan_of
 from gateway.routing.choose import affinity
@@ -155,6 +155,7 @@ async def running(web: Web, grant: KeyGrant, job: Job) -> AsyncIterator[Running]
         raise Overloaded("The server is restarting. Try again.")
     _check_length(job)
     _check_output(job, grant)
+    _check_scores(job, grant)
     _check_tier(job, grant)
     num_prompt = sum(len(prompt) for prompt in job.prompts)
     expected = 0 if job.embed else _expected_output(job, grant)
@@ -254,4 +255,20 @@ def _check_output(job: Job, grant: KeyGrant) -> None:
             "leave it out and get as many as are allowed",
             param=job.limit_field,
             code="max_output_exceeded",
+        )
+
+
+def _check_scores(job: Job, grant: KeyGrant) -> None:
+    """Refuse more log-probabilities than are held until an answer is whole, were its outputs as long as they may be."""
+    if not job.sampling.HasField("logprobs"):
+        return
+    limit = min(job.sampling.max_tokens or grant.policy.max_output, grant.policy.max_output)
+    num_tokens = sum(min(limit, job.model.max_context - len(prompt)) for prompt in job.prompts)
+    count = job.num_candidates * num_tokens * (1 + job.sampling.logprobs)
+    if count > MAX_SCORES:
+        field = job.names.get("logprobs", "logprobs")
+        raise BadRequest(
+            f"The output could have {count} log-probabilities, and an answer holds {MAX_SCORES}: limit its tokens, ask "
+            f"for fewer outputs, or lower `{field}` or leave it out",
+            param=field,
         )

@@ -194,6 +194,11 @@ class Generating(Sampling, forbid_unknown_fields=True, kw_only=True):
         """How many of the likeliest tokens are told beside each token's log-probability; None: not even that."""
         return None
 
+    @property
+    def scores_field(self) -> str:
+        """The field that says `top_scores`."""
+        return "logprobs"
+
     def check(self) -> None:
         """Raise BadRequest where a rule is broken that the types don't hold."""
         super().check()

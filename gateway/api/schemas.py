@@ -111,6 +111,11 @@ class ChatRequest(Generating, forbid_unknown_fields=True, kw_only=True):
         """How many of the likeliest tokens are told beside each token's log-probability; None: not even that."""
         return self.top_logprobs or 0 if self.logprobs else None
 
+    @property
+    def scores_field(self) -> str:
+        """The field that says `top_scores`."""
+        return "top_logprobs" if self.top_logprobs else "logprobs"
+
     def check(self) -> None:
         """Raise BadRequest where a rule is broken that the types don't hold."""
         super().check()

@@ -103,7 +103,8 @@ def chat_of(request: ResponseRequest, items: Sequence[Item]) -> ChatRequest:
 def _job(request: ResponseRequest, chat: ChatRequest, model: Model, tokens: list[int], request_id: str) -> Job:
     asked = None if request.text is None else request.text.asked()
     job = job_of(chat, model, prompts=[tokens], request_id=request_id, field="input", asked=asked)
-    names = {**job.names, "max_tokens": "max_output_tokens"}
+    scores = "top_logprobs" if request.top_logprobs else "include"
+    names = {**job.names, "max_tokens": "max_output_tokens", "logprobs": scores}
     return replace(job, limit_field="max_output_tokens" if request.max_output_tokens else "", names=names)
 
 

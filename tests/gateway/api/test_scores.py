@@ -5,22 +5,30 @@ import threading
 from collections.abc import Sequence
 from typing import Any
 
+import msgspec
 import pytest
 
 from engine.protocol import pb
 from gateway.api import completions as module
-from gateway.api import respond
+from gateway.api import respond, running
+from gateway.api.chat import chat_completions
 from gateway.api.completions import completions
+from gateway.api.exchange import Handler
+from gateway.api.responses.endpoints import create_response
+from gateway.api.responses.request import LOGPROBS
 from gateway.api.shapes import ChatShape, Output
 from gateway.web import Web
 from gateway.workers.generation import Finished
 from tests.engine.tiny_model import make_tokenizer
+from tests.gateway.api import test_waiting
+from tests.gateway.api.test_auth import GRANT
 from tests.gateway.api.test_choices import frames
 from tests.gateway.api.test_waiting import BODY, Client, run
 from tests.gateway.wire.scripted import ScriptedEngine, admitted, delta, finished, output_finished, until
 
 TOKENIZER = make_tokenizer()
 PROMPT = {"model": "scripted", "prompt": "the tenant"}
+RESPONSE = {"model": "scripted", "input": "hello", "store": False}
 
 
 def ids(text: str) -> list[int]:
@@ -233,7 +241,7 @@ def test_prompts_are_echoed_each_with_its_outputs(streamed: bool) -> None:
 def test_an_echo_is_bounded(monkeypatch: pytest.MonkeyPatch, streamed: bool) -> None:
     """More log-probabilities of prompts than an answer holds are refused before anything runs: each choice has all."""
     tokens = ids("the tenant")
-    monkeypatch.setattr(module, "MAX_ECHOED_SCORES", len(tokens) * 3 * (1 + 4))
+    monkeypatch.setattr(module, "MAX_SCORES", len(tokens) * 3 * (1 + 4))
 
     async def story(web: Web, engine: ScriptedEngine) -> None:
         body = PROMPT | {"prompt": tokens, "echo": True, "logprobs": 4, "stream": streamed}
@@ -243,6 +251,48 @@ def test_an_echo_is_bounded(monkeypatch: pytest.MonkeyPatch, streamed: bool) -> 
         assert json.loads(refused.body)["error"]["param"] == "logprobs"
         assert not engine.submits
         taken = Client(web, body | {"n": 3}, completions)
+        await until(lambda: engine.submits)
+        taken.leave()
+        await taken.task
+
+    run(story)
+
+
+@pytest.mark.parametrize("streamed", [True, False])
+@pytest.mark.parametrize(
+    ("handler", "fields", "count", "param"),
+    [
+        (chat_completions, {"logprobs": True, "top_logprobs": 4, "n": 3, "max_tokens": 10}, 150, "top_logprobs"),
+        (chat_completions, {"logprobs": True, "n": 3}, 300, "logprobs"),
+        (completions, {"logprobs": 0, "prompt": [[5], [6]], "n": 3, "max_tokens": 10}, 60, "logprobs"),
+        (completions, {"logprobs": 1, "prompt": [[5] * 2000], "max_tokens": 48}, 96, "logprobs"),
+        (create_response, {"include": [LOGPROBS], "top_logprobs": 4, "max_output_tokens": 9}, 45, "top_logprobs"),
+        (create_response, {"include": [LOGPROBS], "max_output_tokens": 9}, 9, "include"),
+    ],
+    ids=["top", "tokens", "prompts", "context", "response", "response_tokens"],
+)
+def test_scores_of_the_output_are_bounded(
+    monkeypatch: pytest.MonkeyPatch, handler: Handler, fields: dict[str, Any], count: int, param: str, streamed: bool
+) -> None:
+    """More log-probabilities than an answer holds, were its outputs as long as they may be, are refused by the name
+    that the client gave them, before anything runs; as many as it holds are not.
+    """
+    policy = msgspec.structs.replace(GRANT.policy, max_output=100)
+    monkeypatch.setattr(test_waiting, "GRANT", msgspec.structs.replace(GRANT, policy=policy))
+    starts = {chat_completions: BODY, completions: PROMPT, create_response: RESPONSE}
+    body = starts[handler] | fields | {"stream": streamed}
+
+    async def story(web: Web, engine: ScriptedEngine) -> None:
+        monkeypatch.setattr(running, "MAX_SCORES", count - 1)
+        refused = Client(web, body, handler)
+        await refused.task
+        error = json.loads(refused.body)["error"]
+        assert (refused.status, error["param"]) == (400, param)
+        assert f"{count} log-probabilities" in error["message"]
+        assert f"`{param}`" in error["message"]
+        assert not engine.submits
+        monkeypatch.setattr(running, "MAX_SCORES", count)
+        taken = Client(web, body, handler)
         await until(lambda: engine.submits)
         taken.leave()
         await taken.task
