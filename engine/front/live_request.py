@@ -190,7 +190,7 @@ def _check_sampling(sampling: pb.Sampling, vocab_size: int) -> None:
             f"min_tokens is {sampling.min_tokens}: choose at most max_tokens, which is {sampling.max_tokens}",
         )
     _check_bias(sampling, vocab_size)
-    _check_stops(sampling)
+    _check_stops(sampling, vocab_size)
 
 
 def _check_bias(sampling: pb.Sampling, vocab_size: int) -> None:
@@ -211,12 +211,18 @@ def _check_bias(sampling: pb.Sampling, vocab_size: int) -> None:
             )
 
 
-def _check_stops(sampling: pb.Sampling) -> None:
+def _check_stops(sampling: pb.Sampling, vocab_size: int) -> None:
     if len(sampling.stop_token_ids) > _MAX_STOP_TOKENS:
         raise InvalidSubmitError(
             "stop_token_ids",
             f"stop_token_ids has {len(sampling.stop_token_ids)} ids: give at most {_MAX_STOP_TOKENS}",
         )
+    for token in sampling.stop_token_ids:
+        if token >= vocab_size:
+            raise InvalidSubmitError(
+                "stop_token_ids",
+                f"stop_token_ids has the token id {token}: this model's vocabulary goes from 0 to {vocab_size - 1}",
+            )
     if len(sampling.stop) > _MAX_STOPS:
         raise InvalidSubmitError("stop", f"stop has {len(sampling.stop)} strings: give at most {_MAX_STOPS}")
     for stop in sampling.stop:

@@ -4,7 +4,7 @@ import gc
 import re
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, Generic, NoReturn, Protocol, TypeVar, cast
+from typing import Any, Generic, NoReturn, Protocol, TypeVar, cast, get_type_hints
 
 import msgspec
 
@@ -15,6 +15,7 @@ MAX_FIELD_BYTES = 1 << 19  # of one field that isn't there for long texts
 LARGE_BYTES = 1 << 16  # of a body that may hold more objects than is good to make in one go
 
 _PATH = re.compile(r" - at (?:`key` in )?`\$\.?(.*)`$", re.DOTALL)
+_IN_MAP = re.compile(r" - at (?:`key` in `\$\.(\w+)`|`\$\.(\w+)\[\.\.\.\]`)$")
 _UNKNOWN = re.compile(r"^Object contains unknown field `(.*)`$", re.DOTALL)
 _MISSING = re.compile(r"^Object missing required field `(.*)`$")
 
@@ -49,6 +50,7 @@ class Reader(Generic[Request]):
         fields = msgspec.defstruct(f"{kind.__name__}Fields", raw, forbid_unknown_fields=True)
         self._decode = msgspec.json.Decoder(kind).decode
         self._split = msgspec.json.Decoder(fields).decode
+        self._kind = kind
         self._names = names
         self._off = off
         self._long = long
@@ -75,7 +77,7 @@ class Reader(Generic[Request]):
         except msgspec.ValidationError as error:
             unknown = _UNKNOWN.match(str(error))
             if unknown is None or unknown[1] not in self._off:
-                raise _explain(str(error)) from error
+                raise self._explain(str(error), body) from error
         except _UNREADABLE as error:
             _refuse_json(error)
         return self._without_off(body)
@@ -91,7 +93,18 @@ class Reader(Generic[Request]):
         try:
             return self._decode(b"{" + b",".join(served) + b"}")
         except msgspec.ValidationError as error:
-            raise _explain(str(error)) from error
+            raise self._explain(str(error), body) from error
+        except _UNREADABLE as error:
+            _refuse_json(error)
+
+    def _explain(self, text: str, body: bytes | bytearray) -> BadRequest:
+        """As `_explain`; what is wrong in a map is named by its key, unless the map is long."""
+        field = _map_of(text)
+        value = dict(self._fields(body)).get(field, b"") if field else b""
+        if not value or len(value) > LARGE_BYTES:
+            return _explain(text)
+        try:
+            return _explain(text, _wrong_key(self._kind, field, msgspec.json.decode(value)))
         except _UNREADABLE as error:
             _refuse_json(error)
 
@@ -139,7 +152,9 @@ def convert(value: object, kind: type[Request], off: Off) -> Request:
     try:
         request = msgspec.convert({key: item for key, item in value.items() if key not in off}, kind, str_keys=True)
     except msgspec.ValidationError as error:
-        raise _explain(str(error)) from error
+        text = str(error)
+        field = _map_of(text)
+        raise _explain(text, _wrong_key(kind, field, value[field]) if field else "") from error
     request.check()
     return request
 
@@ -188,11 +203,38 @@ def _same(value: object, allowed: object) -> bool:
     return isinstance(value, bool) == isinstance(allowed, bool) and value == allowed
 
 
-def _explain(text: str) -> BadRequest:
-    """Turn msgspec's message, which ends in a path, into one that names the field as the client wrote it."""
+def _map_of(text: str) -> str:
+    """Return the field with the map in which msgspec found a fault, without saying at which key; empty: none."""
+    match = _IN_MAP.search(text)
+    return match[1] or match[2] if match else ""
+
+
+def _wrong_key(kind: type[object], field: str, value: object) -> str:
+    """Return the first key of a map that is wrong, or whose value is; empty: it was in a field of the same name."""
+    if not isinstance(value, dict):
+        return ""
+    hint = get_type_hints(kind, include_extras=True)[field]
+    alone = msgspec.defstruct("Alone", [(field, hint)])
+    for key, item in value.items():
+        try:
+            msgspec.convert({field: {key: item}}, alone, str_keys=True)
+        except msgspec.ValidationError:
+            return str(key)
+    return ""
+
+
+def _explain(text: str, key: str = "") -> BadRequest:
+    """Turn msgspec's message, which ends in a path, into one that names the field as the client wrote it.
+
+    Args:
+        text: msgspec's.
+        key: of the map that the path ends with, where it is known.
+    """
     path = ""
     if match := _PATH.search(text):
         path, text = match[1].removeprefix("[...]"), text[: match.start()]
+    if key:
+        path = f"{path.removesuffix('[...]')}.{key[:80]}"
     if match := _UNKNOWN.match(text):
         field = f"{path}.{match[1]}".lstrip(".")
         return BadRequest(

@@ -192,7 +192,7 @@ OFF: Off = {
     "prompt_cache_options": (),
     "prompt_cache_retention": (),
 }
-_READER = Reader(ResponseRequest, OFF)
+_READER = Reader(ResponseRequest, OFF, long=("input", "instructions"))
 
 
 def parse_response(body: bytes | bytearray) -> ResponseRequest:

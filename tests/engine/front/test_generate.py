@@ -331,6 +331,7 @@ def test_refusal_ends_all_outputs(shared_worker: WorkerProcess, run: Run) -> Non
         ({"sampling": {"logit_bias": dict.fromkeys(range(1025), 1.0)}}, "logit_bias"),
         ({"sampling": {"min_tokens": 9, "max_tokens": 8}}, "min_tokens"),
         ({"sampling": {"stop_token_ids": range(1025)}}, "stop_token_ids"),
+        ({"sampling": {"stop_token_ids": [3, 10**6]}}, "stop_token_ids"),
         ({"sampling": {"min_p": 0.1}, "beam_search": pb.BeamSearch(width=4)}, "min_p"),
         ({"sampling": {"min_tokens": 1}, "beam_search": pb.BeamSearch(width=4)}, "min_tokens"),
         ({"sampling": {"logit_bias": {3: 1.0}}, "beam_search": pb.BeamSearch(width=4)}, "logit_bias"),

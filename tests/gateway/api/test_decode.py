@@ -5,8 +5,9 @@ from typing import Any
 
 import pytest
 
+from gateway.api.decode import convert
 from gateway.api.errors import BadRequest
-from gateway.api.schemas import parse_chat, parse_completion
+from gateway.api.schemas import CHAT_OFF, ChatRequest, parse_chat, parse_completion
 
 CHAT: dict[str, Any] = {"model": "m", "messages": [{"role": "user", "content": "x"}]}
 
@@ -74,7 +75,37 @@ def test_value_that_nobody_can_use_is_refused_by_name(name: str, value: bytes) -
 def test_keys_of_a_bias_are_token_ids() -> None:
     """JSON has texts as keys; they are read as numbers, and what is none is refused under the field's name."""
     assert parse_completion(b'{"model": "m", "prompt": "x", "logit_bias": {"50256": -100}}').logit_bias == {50256: -100}
-    assert refusal(chat(logit_bias={"x": 1})).param == "logit_bias"
+    assert refusal(chat(logit_bias={"x": 1})).param == "logit_bias.x"
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"metadata": {"a": "b", "k": "v" * 513, "l": 1}}, "metadata.k"),
+        ({"metadata": {"a": "b", "k" * 100: "v"}}, "metadata." + "k" * 80),
+        ({"metadata": {"a": 1}, "store": False}, "metadata.a"),
+        ({"logit_bias": {"5": 1, "6": 101}}, "logit_bias.6"),
+        ({"logit_bias": {"5": 1, "-6": 1}}, "logit_bias.-6"),
+        ({"metadata": {str(number): "" for number in range(17)}}, "metadata"),
+        ({"metadata": {"": 1}}, "metadata[...]"),
+    ],
+    ids=str,
+)
+def test_fault_in_a_map_is_named_by_its_key(fields: dict[str, Any], param: str) -> None:
+    """Of a map the first entry that is wrong is named, in the message too; a map of a wrong size as such."""
+    error = refusal(chat(**fields))
+    assert error.param == param
+    assert f"`{param}`" in error.message
+    with pytest.raises(BadRequest) as caught:
+        convert(CHAT | fields, ChatRequest, CHAT_OFF)
+    assert caught.value.param == param
+
+
+def test_fault_in_the_first_of_two_maps_is_a_refusal() -> None:
+    """Only the last of two fields with one name is looked at for the key."""
+    for last in ('"x"', '{"a": "b"}', "null"):
+        body = chat()[:-1] + f', "metadata": {{"k": 1}}, "metadata": {last}}}'.encode()
+        assert refusal(body).param == "metadata[...]"
 
 
 def test_last_of_two_fields_with_one_name_counts() -> None:

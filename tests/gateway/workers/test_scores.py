@@ -218,6 +218,20 @@ def test_a_failure_comes_after_what_was_told() -> None:
     run(story)
 
 
+def test_a_part_of_the_prompts_scores_is_not_told() -> None:
+    """A request that fails before its first delta may lack some: they are no whole, and the failure is all there is."""
+
+    async def story(engine: ScriptedEngine, client: WorkerClient) -> None:
+        async with client.submit(submit()) as generation:
+            await until(lambda: engine.submits)
+            await engine.say(admitted(1), prompt(4), finished(1, reason=pb.FINISH_REASON_ERROR))
+            assert await generation.next() == Admitted(10)
+            with pytest.raises(GenerationFailed):
+                await generation.next()
+
+    run(story)
+
+
 def test_an_embedding_is_part_of_the_end() -> None:
     """It is told with the counts, and there is none otherwise."""
 

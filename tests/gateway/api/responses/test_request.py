@@ -85,7 +85,7 @@ def refusal(**fields: Any) -> BadRequest:
         ({"stream_options": {"include_obfuscation": True}}, "stream_options"),
         ({"stream": True, "stream_options": {"include_usage": True}}, "stream_options.include_usage"),
         ({"truncation": "middle"}, "truncation"),
-        ({"metadata": {"k": "v" * 513}}, "metadata[...]"),
+        ({"metadata": {"k": "v" * 513}}, "metadata.k"),
         ({"previous_response_id": ""}, "previous_response_id"),
         ({"n": 2}, "n"),
         ({"messages": []}, "messages"),
@@ -98,6 +98,14 @@ def refusal(**fields: Any) -> BadRequest:
 def test_what_is_wrong_is_named(fields: dict[str, Any], param: str) -> None:
     """A 400 names the field as the client wrote it."""
     assert refusal(**fields).param == param
+
+
+@pytest.mark.parametrize("name", ["user", "model", "tools", "previous_response_id"])
+def test_a_field_that_is_not_there_for_long_texts_is_bounded(name: str) -> None:
+    """Only the input and the instructions may be as long as a body may."""
+    error = refusal(**{name: "x" * (1 << 19)})
+    assert (error.param, error.message) == (name, f"`{name}` is over 512 KiB: send less")
+    read(input="x" * (1 << 20), instructions="x" * (1 << 20))
 
 
 def test_a_built_in_tool_is_refused_with_the_reason() -> None:
