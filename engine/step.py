@@ -112,14 +112,16 @@ class TransferDone(NamedTuple):
 class StepPlan:
     """One engine step. Decodes come first. Lists may be empty, `sequences` never is for a launched plan.
 
-    Order of effects: stores, poison, table writes, loads, copies (one after the other: a target may be a later source),
-    then the step's own KV writes and reads. Loads may go on while the step computes, layer by layer before each layer.
+    Order of effects: stores, poison and unfilled, table writes, loads, copies (one after the other: a target may be a
+    later source), then the step's own KV writes and reads. Loads may go on while the step computes, layer by layer
+    before each layer.
     """
 
     number: int
     sequences: tuple[SequenceStep, ...]
     table_writes: tuple[TableWrite, ...]
     poison: tuple[BlockId, ...] = ()  # blocks just allocated or freed, to be filled with NaN under ENGINE_POISON
+    unfilled: tuple[BlockId, ...] = ()  # of these, those in use that the step does not fill whole: to be overwritten
     copies: tuple[BlockCopy, ...] = ()
     stores: tuple[SlabMove, ...] = ()  # device to host: blocks that are given up, before anybody else has them
     loads: tuple[SlabMove, ...] = ()  # host to device; of a slab that is stored to in the same step, what is stored

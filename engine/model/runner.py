@@ -70,6 +70,7 @@ class ModelRunner:
         torch.set_num_threads(config.threads or usable_cores())
         self._ops = choose_backend(config)
         self._poison = config.poison
+        self._blank = float("nan") if config.poison else 0.0  # what pages are overwritten with
         device = self._ops.device
         self._link = link or link_to(device)
         with torch.inference_mode():
@@ -179,7 +180,7 @@ class ModelRunner:
         self._host.settle(blocks)
         with torch.inference_mode():
             there = torch.tensor(blocks, dtype=torch.int64, device=self._ops.device)
-            self._pages.fill(there, float("nan") if self._poison else 0.0)
+            self._pages.fill(there, self._blank)
 
     def close(self) -> None:
         """Let copies beside the steps end; those that have not begun are dropped. Nothing may be launched after it."""
@@ -192,13 +193,13 @@ class ModelRunner:
             The loads that go on while the step computes; None: all has been loaded, or is in the order of launches.
         """
         self._host.store(plan, lane)
-        poison = np.array(plan.poison if self._poison else (), dtype=np.int64)
+        stale = np.array(plan.poison if self._poison else plan.unfilled, dtype=np.int64)
         cells = self._table.write(plan.table_writes)
         copies = [np.ascontiguousarray(np.array(run, dtype=np.int64).T) for run in independent(plan.copies)]
-        arrays = [*([poison] if poison.size else ()), *(cells or ()), *(one for pair in copies for one in pair)]
+        arrays = [*([stale] if stale.size else ()), *(cells or ()), *(one for pair in copies for one in pair)]
         there = iter(lane.send(*arrays) if arrays else ())
-        if poison.size:
-            self._pages.fill(next(there), float("nan"))
+        if stale.size:
+            self._pages.fill(next(there), self._blank)
         if cells is not None:
             self._table.update(next(there), next(there))
         loading = self._host.load(plan, lane)

@@ -42,6 +42,7 @@ from engine.scheduler.sizing import Limits
 from engine.scheduler.step_time import StepTimeModel, StepWork, chunk_pairs
 from engine.scheduler.streaming_turns import StreamingTurns
 from engine.scheduler.targets import EVERY_STEPS, MIN_CHUNK_TOKENS, StepTarget
+from engine.scheduler.unfilled import unfilled
 from engine.step import SequenceStep, StepPlan, StepResult, placeholder
 
 WIPED_BYTES = 32 << 20  # in a step: some milliseconds
@@ -232,11 +233,20 @@ class Scheduler:
         writes, poison, copies = self.memory.take_writes(now)
         moves = self.memory.take_moves(now)
         self.roster.swapping.planned(moves)
+        stale = unfilled(
+            self.memory.supply.pool,
+            poison,
+            zip(self._planned[num_decodes:], parts[num_decodes:], strict=True),
+            block_size=self.memory.shape.block_size,
+            loads=moves.loads,
+            copies=copies,
+        )
         plan = StepPlan(
             number=self.step,
             sequences=tuple(parts),
             table_writes=writes,
             poison=poison,
+            unfilled=stale,
             copies=copies,
             stores=moves.stores,
             loads=moves.loads,

@@ -196,6 +196,7 @@ class FakeRunner:
         for block in plan.poison:
             self._owner[block] = _EMPTY
             self._position[block] = _EMPTY
+        self._empty(plan.unfilled)
         for write in plan.table_writes:
             self._table[write.row, write.column : write.column + len(write.blocks)] = write.blocks
         for block, slab in plan.loads:

@@ -5,7 +5,8 @@
 
 A block that was given up long ago may hold what it held until somebody writes to it, and nobody knows any more whose
 that was. So all that is free is overwritten, once: what was overwritten and not used since is left alone. What others
-use meanwhile is theirs: a block holds something of an earlier owner only where nobody reads, until it is free again.
+use meanwhile is theirs, and holds nothing of an earlier owner: a block that a plan hands out is overwritten before its
+step writes to it, unless that fills it whole, as copies do (`StepPlan.unfilled`).
 """
 
 from collections import deque

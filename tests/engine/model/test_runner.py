@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
 from engine.config import EngineConfig
 from engine.errors import ConfigError, CoreError, ModelError
@@ -127,6 +128,23 @@ def test_stale_read_is_an_error(folder: ModelFolder) -> None:
     plan = StepPlan(number=7, sequences=(part,), table_writes=writes, poison=(BlockId(1), BlockId(2)))
     with pytest.raises(CoreError, match="step 7"):
         runner.launch(plan).wait()
+
+
+def test_unfilled_blocks_keep_nothing(folder: ModelFolder) -> None:
+    """What others left in a block is overwritten before the step writes to it, and nothing else is."""
+    runner = ModelRunner(EngineConfig(dtype="float32", kv_bytes=8 * 8192, poison=False, threads=1), folder)
+    with torch.inference_mode():
+        runner._pages.data.fill_(9.0)
+    part = SequenceStep(sequence=SequenceId(0), row=0, start=0, token_ids=prompt_of(5), sampling=GREEDY)
+    writes = (TableWrite(row=0, column=0, blocks=(BlockId(1), BlockId(2))),)
+    touched = (BlockId(1), BlockId(2), BlockId(4))
+    plan = StepPlan(number=7, sequences=(part,), table_writes=writes, poison=touched, unfilled=touched[:2])
+    runner.launch(plan).wait()
+    data = runner._pages.data
+    assert data[:, 1].any()
+    assert not (data[:, 1] == 9.0).any()
+    assert not data[:, 2].any()
+    assert bool((data[:, [0, 3, 4]] == 9.0).all())
 
 
 def copies(*pairs: tuple[int, int]) -> list[BlockCopy]:

@@ -1,5 +1,6 @@
 """Blocks between device, host memory and disk beside the steps: ahead of eviction, ahead of the request, and erased."""
 
+import struct
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -32,9 +33,11 @@ class Late:
 class Stage:
     """A world with host memory for two tenants; `late` holds transfers up."""
 
-    def __init__(self, *, num_blocks: int = 32, num_slabs: int = 48, soft: int = 0) -> None:
+    def __init__(self, *, num_blocks: int = 32, num_slabs: int = 48, soft: int = 0, budget: int = 64) -> None:
         self.late = Late()
-        self.world = World(num_blocks=num_blocks, budget=64, num_slabs=num_slabs, lateness=self.late, max_context=128)
+        self.world = World(
+            num_blocks=num_blocks, budget=budget, num_slabs=num_slabs, lateness=self.late, max_context=128
+        )
         set_costs(self.world, 1.0)
         self.soft = soft
         for tenant in ("minnow", "whale"):
@@ -258,6 +261,26 @@ def test_an_erased_chain_is_nowhere() -> None:
     assert told == [ticket]
     assert not runner.block_owners()
     assert not runner.slab_owners()
+
+
+@pytest.mark.parametrize("num_tokens", [16, 39, 100])
+def test_nothing_is_left_in_blocks_that_others_have_since(num_tokens: int) -> None:
+    """Neither behind what a sequence has written to its last block, nor in those that its prompt has yet to fill."""
+    stage = Stage(budget=8)
+    tiers, world = stage.world.scheduler.memory.tiers, stage.world
+    request = world.submit("whale", PROMPT, 4)
+    stage.run()
+    before = {*PROMPT, *world.tokens[request]}
+    stage.push_out()
+    other = world.submit("minnow", [7] * num_tokens, 20)
+    for _ in range(3):
+        world.step()
+    tiers.erase(WHALE, stage.keys([*PROMPT, *world.tokens[request]]))
+    until(world, lambda: not tiers.is_erasing or other in world.finished)
+    assert other not in world.finished
+    left = set(struct.unpack(f"<{len(world.runner.contents()) // 8}q", world.runner.contents()))
+    assert not left & (before - {7, *world.tokens[other]}), "something of the erased chain is left"
+    stage.run()
 
 
 def test_an_erasure_waits_for_copies_under_way() -> None:
