@@ -241,9 +241,11 @@ def test_a_refusal_is_a_status(
 
 def test_a_large_response_is_not_stored(client: httpx.Client) -> None:
     """The error names what makes it so; where nothing is kept it is served."""
-    error = refused(client, 400, user="u" * (1 << 20))
+    unused = [{"type": "function", "name": f"f{number:02}", "description": "d" * 16_300} for number in range(32)]
+    large = {"user": "u" * ((1 << 19) - 2), "tools": unused, "tool_choice": "none"}  # each as long as a field may be
+    error = refused(client, 400, **large)
     assert (error["code"], error["param"]) == ("response_too_large", "user")
-    assert create(client, user="u" * (1 << 20), store=False)["store"] is False
+    assert create(client, **large, store=False)["store"] is False
 
 
 def test_it_counts_as_a_request_of_the_tenant(tenant: TenantInTest, client: httpx.Client) -> None:
