@@ -195,6 +195,7 @@ def test_client_that_leaves_cancels_all_outputs(stack: Stack, tenant: TenantInTe
     """One client that goes ends all outputs of its request, and the ledger has one record of what was generated."""
     body = {"model": "tiny", "messages": HELLO, "max_tokens": 1500, "ignore_eos": True, "n": 4, "stream": stream}
     for turn in range(1, 9):  # on a loaded machine it may end before its client's turn has come
+        wait_for(lambda: running(stack, tenant) == 0, 90, "statistics that have left the last turn behind")
         connection = connect(stack, tenant.key(), body)
         wait_for(lambda at=turn: running(stack, tenant) or len(tenant.usage()) == at, 90, "the request to run")
         abort(connection)
