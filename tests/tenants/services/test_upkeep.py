@@ -141,4 +141,4 @@ def test_the_schedule_names_real_tasks(settings: Any) -> None:
     assert settings.CELERY_BEAT_SCHEDULE == CELERY_BEAT_SCHEDULE
     for entry in CELERY_BEAT_SCHEDULE.values():
         assert entry["task"] in app.tasks
-        assert entry["options"]["expire_seconds"] == entry["schedule"] >= 60
+        assert entry["options"]["expire_seconds"] == entry["schedule"] >= 30
