@@ -160,10 +160,10 @@ class Stack:
         return httpx.Client(base_url=self.url, headers=headers, timeout=60)
 
     def start_web(self, port: int | None = None, **env: str) -> tuple[Process, int]:
-        """Start one more web process and wait until it is ready."""
+        """Start one more web process and wait until it has every worker."""
         port = port or free_port()
         process = Process(f"web-{port}", web_command(port), self.env | env, self.folder)
-        wait_for(lambda: is_ready(port, process), START_SECONDS, f"web on {port}")
+        wait_for(lambda: _connected(port, process) == len(self.workers), START_SECONDS, f"web on {port}")
         return process, port
 
     @contextlib.contextmanager
