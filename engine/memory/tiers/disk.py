@@ -27,7 +27,6 @@ MOST_READS = 16  # slabs under way
 MOST_WRITES = 16
 LOOK_SECONDS = 0.5  # at least so often, so that the store can give up what takes too long
 _RETRY_SECONDS = 0.1  # after the store has refused a write
-_YIELD_SECONDS = 0.5  # that writes leave the disk to reads, which a request waits for
 _NEARLY_FULL = 0.8  # of the arena, or of an account's slabs: what is given up next is written ahead
 _WINDOW = 32  # blocks of an account that are looked at, those to go next
 _MOST_KEPT = 1 << 16  # blocks that may wait to be written
@@ -46,7 +45,6 @@ class DiskTier:
         self._writes: dict[BlockKey, SlabId] = {}
         self._reads: dict[BlockKey, SlabId] = {}
         self._guesses: set[BlockKey] = set()  # of them, those that no request had asked for
-        self._yields_since: float | None = None  # writes wait for reads
         self._kept: dict[BlockKey, None] = {}  # to be written, in order
         self._awaited: dict[BlockKey, None] = {}  # to be written once host memory has them
         self._fresh = host.watch()  # what has come there
@@ -239,22 +237,13 @@ class DiskTier:
         host = self._host
         return host.num_used > _NEARLY_FULL * host.num_slabs or account.used > _NEARLY_FULL * account.ceiling
 
-    def _yields(self, now: float) -> bool:
-        """Say whether writes are to wait until nothing is being read, which they slow down several times over."""
-        if not self._reads:
-            self._yields_since = None
-            return False
-        if self._yields_since is None:
-            self._yields_since = now
-        return now - self._yields_since < _YIELD_SECONDS
-
     def _start(self, entry: Hosted, now: float) -> bool:
         """Start to write a block, if the disk is to have it and does not yet; False if the store takes no more now."""
         key, owner = entry.key, entry.account.owner
         if not self._ceilings.get(owner) or key in self._writes or key in self.store:
             entry.saved = True
             return True
-        if len(self._writes) >= MOST_WRITES or self.store.is_bypassed or self._yields(now):
+        if len(self._writes) >= MOST_WRITES or self.store.is_bypassed:
             self._refused_at = now
             return False
         slab = self._host.hold(entry)
