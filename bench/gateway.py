@@ -17,7 +17,6 @@ import asyncio
 import json
 import os
 import statistics
-import tempfile
 import time
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -26,15 +25,14 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 import jinja2
-import structlog
 
 from bench.http import Connection
-from bench.report import Row, machine, show, write
+from bench.report import Row, show, write
+from bench.stub_stack import stub_stack
 from engine.protocol import pb
 from gateway.workers.client import Dial, WorkerClient
-from tests.engine.tiny_model import CHAT_TEMPLATE, make_tiny_model, make_tokenizer
-from tests.gateway.wire.stack import Stack, running_stack
-from tests.services import ENVIRONMENT, Services
+from tests.engine.tiny_model import CHAT_TEMPLATE, make_tokenizer
+from tests.gateway.wire.stack import Stack
 
 MESSAGES = [{"role": "user", "content": "the tenant holds the block and the block holds the tokens"}]
 WARM_UP = 50
@@ -185,20 +183,8 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=8.0, help="of each rate")
     parser.add_argument("--clients", type=int, default=32, help="requests at once")
     arguments = parser.parse_args()
-    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(30))
-    for name, value in ENVIRONMENT.items():
-        os.environ.setdefault(name, value)
-    print(machine())
-    services = Services()
-    try:
-        services.wait_ready()
-        with tempfile.TemporaryDirectory(prefix="tollgate-bench-") as name:
-            folder = Path(name)
-            model = make_tiny_model(folder / "model")
-            with running_stack(folder, {"bench": model}, engine="bench.stub_engine") as stack:
-                rows = asyncio.run(run(stack, arguments.clients, arguments.seconds))
-    finally:
-        services.stop()
+    with stub_stack() as stack:
+        rows = asyncio.run(run(stack, arguments.clients, arguments.seconds))
     show("The gateway before a worker without a model", rows, beside="gRPC")
     write("gateway", rows)
 

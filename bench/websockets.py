@@ -12,23 +12,18 @@ Every figure goes to bench/results/websockets.csv.
 import argparse
 import asyncio
 import json
-import os
 import resource
 import socket
-import tempfile
 import time
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
-import structlog
 from websockets.asyncio.client import ClientConnection, connect
 
 from bench.gateway import resident_bytes
-from bench.report import Row, machine, show, write
-from tests.engine.tiny_model import make_tiny_model
-from tests.gateway.wire.stack import Stack, running_stack
-from tests.services import ENVIRONMENT, Services
+from bench.report import Row, show, write
+from bench.stub_stack import stub_stack
+from tests.gateway.wire.stack import Stack
 
 AT_ONCE = 100  # handshakes, and responses, under way
 NUM_SLOW = 20
@@ -165,22 +160,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("--sockets", type=int, default=2000)
     arguments = parser.parse_args()
-    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(30))
-    for name, value in ENVIRONMENT.items():
-        os.environ.setdefault(name, value)
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
-    print(machine())
-    services = Services()
-    try:
-        services.wait_ready()
-        with tempfile.TemporaryDirectory(prefix="tollgate-bench-") as name:
-            folder = Path(name)
-            model = make_tiny_model(folder / "model")
-            with running_stack(folder, {"bench": model}, engine="bench.stub_engine") as stack:
-                rows = asyncio.run(run(stack, arguments.sockets))
-    finally:
-        services.stop()
+    with stub_stack() as stack:
+        rows = asyncio.run(run(stack, arguments.sockets))
     show("Websockets", rows, beside="alone")
     write("websockets", rows)
 
