@@ -112,23 +112,23 @@ class Demand:
         Returns:
             The shares of those whose limits are not just divided by the pools.
         """
+        self._forget_gone(fleet)  # workers may have told of their use already
+        home = fleet.home()
+        moved = set()
         for tenant_id, by_worker in held.items():
             num_bytes = {worker: float(amounts.kv_hard_bytes) for worker, amounts in by_worker.items()}
             places = {worker: float(amounts.max_running) for worker, amounts in by_worker.items()}
-            if any(num_bytes.values()) and any(places.values()):
-                self._tenants[tenant_id] = _Tenant(num_bytes=_normal(num_bytes), places=_normal(places))
-        home = fleet.home()
-        moved = {
-            tenant_id
-            for tenant_id in held.keys() & self._tenants.keys()
-            if home and _change(self._tenants[tenant_id].num_bytes, home) >= WAITING
-        }
+            if not any(num_bytes.values()) or not any(places.values()):
+                continue  # nobody has granted it anything yet
+            tenant = _Tenant(num_bytes=_normal(num_bytes), places=_normal(places))
+            self._tenants[tenant_id] = tenant
+            if home and _change(tenant.num_bytes, home) >= WAITING:
+                moved.add(tenant_id)
         return self._shares(moved, fleet, home)
 
     def moves(self, fleet: Fleet, now: float) -> dict[str, Shares]:
         """Return the new shares of the tenants whose limits move now; `now` in seconds."""
-        for tenant_id in self._tenants.keys() - fleet.policies.keys():
-            del self._tenants[tenant_id]
+        self._forget_gone(fleet)
         home = fleet.home()
         if not home:
             return {}
@@ -138,6 +138,10 @@ class Demand:
             if _move(tenant, fleet.policies[tenant_id], home, now)
         }
         return self._shares(moved, fleet, home)
+
+    def _forget_gone(self, fleet: Fleet) -> None:
+        for tenant_id in self._tenants.keys() - fleet.policies.keys():
+            del self._tenants[tenant_id]
 
     def _shares(self, moved: set[str], fleet: Fleet, home: Mapping[str, float]) -> dict[str, Shares]:
         if not moved and not any(tenant.soft_follows for tenant in self._tenants.values()):

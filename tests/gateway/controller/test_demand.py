@@ -11,7 +11,7 @@ from hypothesis.stateful import precondition, rule
 
 from gateway.controller.demand import NEAR_PAUSE, SHORT_PAUSE, Demand, Fleet
 from gateway.controller.grants import Shares, by_pools, divide_policy
-from gateway.controller.holders import Holder, TenantGrant, limits, tenant
+from gateway.controller.holders import NOTHING, Holder, TenantGrant, limits, tenant
 from gateway.controller.ledger import Ledger
 from gateway.controller.notes import Notes
 from tenants.contracts import PolicyView
@@ -240,6 +240,20 @@ def test_a_new_leader_goes_on_from_what_workers_hold() -> None:
     assert even.demand.adopt({T: {w: g.amounts for w, g in even.grants().items()}}, even.fleet) == {}
 
 
+def test_a_new_leader_that_hears_of_use_first() -> None:
+    """Statistics may come before it knows what workers hold, and of tenants to whom none has granted anything."""
+    watch = Watch()
+    watch.demand.observe("a", [use(50, running=5)], watch.now)
+    assert watch.demand.adopt({T: dict.fromkeys(POOLS, NOTHING)}, watch.fleet) == {}
+    watch.see(4, a=use(50, running=5), b=use(0))
+    assert watch.grants()["a"].kv_hard_bytes >= 85 * MIB
+
+
+USES = st.lists(
+    st.tuples(st.sampled_from(WORKERS), st.sampled_from(["minnow", "whale"]), st.integers(0, 500)), max_size=4
+)
+
+
 class DemandMachine(LedgerMachine):
     """The ledger's machine, with limits that follow a random demand, and leaders that do not meet everybody."""
 
@@ -254,21 +268,18 @@ class DemandMachine(LedgerMachine):
         ledger = self.ledger
         return Fleet(policies=ledger.tenants, reserved=ledger.group_guarantees, pools=ledger.pools)
 
-    @rule(
-        uses=st.lists(
-            st.tuples(st.sampled_from(WORKERS), st.sampled_from(["minnow", "whale"]), st.integers(0, 500)), max_size=4
-        ),
-        queued=st.integers(0, 3),
-        seconds=st.sampled_from([0.25, 0.5, 1.0, 3.0, 11.0]),
-    )
+    @rule(uses=USES, queued=st.integers(0, 3), seconds=st.sampled_from([0.25, 0.5, 1.0, 3.0, 11.0]))
     def follow(self, uses: list[tuple[str, str, int]], queued: int, seconds: float) -> None:
         """Time passes, workers tell their use, and grants move."""
         self.now += seconds
+        self._observe(uses, queued)
+        self._move(self.demand.moves(self._fleet(), self.now))
+        self._pump()
+
+    def _observe(self, uses: list[tuple[str, str, int]], queued: int = 0) -> None:
         for worker, name, held in uses:
             told = msgspec.structs.replace(use(tenant_id=name, running=1, queued=queued), kv_bytes=held)
             self.demand.observe(worker, [told], self.now)
-        self._move(self.demand.moves(self._fleet(), self.now))
-        self._pump()
 
     def _move(self, moves: Mapping[str, Shares]) -> None:
         for name, shares in moves.items():
@@ -284,17 +295,18 @@ class DemandMachine(LedgerMachine):
         super().join(name, pool)
         self._settle()
 
-    @rule()
-    def fail_over(self) -> None:
+    @rule(uses=USES)
+    def fail_over(self, uses: list[tuple[str, str, int]]) -> None:
         """Another controller takes over, meets all workers, and goes on from what they hold."""
         self.demand = Demand()
         super().fail_over()
+        self._observe(uses)
         self._adopt()
         self._pump()
 
     @precondition(lambda self: self.members)
-    @rule(data=st.data())
-    def fail_over_unmet(self, data: st.DataObject) -> None:
+    @rule(data=st.data(), uses=USES)
+    def fail_over_unmet(self, data: st.DataObject, uses: list[tuple[str, str, int]]) -> None:
         """Another controller takes over and cannot reach everybody."""
         self.term += 1
         self.ledger, self.demand = Ledger(term=self.term), Demand()
@@ -309,6 +321,7 @@ class DemandMachine(LedgerMachine):
                 self.workers[name].connected = False
                 self.workers[name].inbox.clear()
                 self.workers[name].acks.clear()
+        self._observe(uses)
         self._adopt()
         self._pump()
 
