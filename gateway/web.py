@@ -29,6 +29,8 @@ from gateway.workers.session_desk import SessionDesk
 from tenants import selectors
 from tenants.contracts import RESPONSES_CHANNEL
 
+REACH_SECONDS = 5.0
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Web:
@@ -50,8 +52,9 @@ class Web:
 async def running(config: GatewayConfig) -> AsyncIterator[Web]:
     """Start everything; stop it in reverse order.
 
-    Nothing is waited for: with Postgres, Redis or every worker away the process starts, says so in `/readyz`, and
-    catches up when they come.
+    Live workers have REACH_SECONDS to answer, so that a process that comes beside others, or for one that died, refuses
+    nothing that those would serve. With Postgres, Redis or every worker away it starts all the same, says so in
+    `/readyz`, and catches up when they come.
     """
     _allow_files()
     reads = Reads()
@@ -90,6 +93,7 @@ async def running(config: GatewayConfig) -> AsyncIterator[Web]:
         listener.start()
         stack.push_async_callback(listener.stop)
         drain.on_signals()
+        await registry.reach(REACH_SECONDS)
         yield Web(
             keys=keys,
             registry=registry,

@@ -5,6 +5,7 @@ and a worker that misses from the list (its heartbeats could not be stored) is k
 """
 
 import asyncio
+import contextlib
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
@@ -101,6 +102,13 @@ class WorkerRegistry:
                 _log.warning("workers_unknown", reason=f"{type(error).__name__}: {error}")
                 return
             await self._apply({view.worker_id: view for view in views})
+
+    async def reach(self, seconds: float) -> None:
+        """Read the live workers and wait until all of them have answered, at most for so long."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self.refresh()
+                await asyncio.gather(*(client.connected.wait() for client in self._clients.values()))
 
     async def close(self) -> None:
         """End all connections."""

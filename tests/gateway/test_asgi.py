@@ -1,5 +1,6 @@
 """What goes where beside Django."""
 
+import contextlib
 import json
 
 import httpx
@@ -7,7 +8,7 @@ import pytest
 from websockets.exceptions import InvalidStatus
 from websockets.sync.client import connect
 
-from tests.gateway.wire.stack import Stack, wait_for
+from tests.gateway.wire.stack import Process, Stack, wait_for
 
 
 def test_health(stack: Stack) -> None:
@@ -16,6 +17,24 @@ def test_health(stack: Stack) -> None:
     ready = httpx.get(f"{stack.url}/readyz").json()
     assert ready["status"] == "ok"
     assert ready["workers"] == 2
+
+
+def test_a_process_that_starts_beside_others_has_every_worker(stack: Stack) -> None:
+    """It takes no request before: the first one is served as by any other process."""
+    process, port = stack.start_web_unwaited()
+    try:
+        first = wait_for(lambda: answered(port, process), what="the first answer")
+        assert (first.status_code, first.json()["workers"]) == (200, 2)
+    finally:
+        process.stop()
+
+
+def answered(port: int, process: Process) -> httpx.Response | None:
+    """Ask `/readyz`; None while nobody listens."""
+    assert process.popen.poll() is None, process.log()
+    with contextlib.suppress(httpx.ConnectError):
+        return httpx.get(f"http://127.0.0.1:{port}/readyz", timeout=60)
+    return None
 
 
 def test_every_response_has_a_request_id(stack: Stack) -> None:

@@ -20,6 +20,7 @@ from tests.engine.disk.stores import (
     DEADLINE,
     QUICK,
     SLOT_BYTES,
+    SLOTS_OF_AN_EXTENT,
     STRIDE,
     FailingFiles,
     content,
@@ -415,7 +416,10 @@ def test_a_stuck_disk_is_given_up(tmp_path: Path, call: str) -> None:
         taken = [number for number in range(10, 16) if store.write(key(number), "a", memoryview(content(key(number))))]
         ticket = store.drop([key(0)])
         events = wait_until(store, lambda: store.is_bypassed)
-        assert {event.key for event in events if isinstance(event, Written) and not event.ok} == set(map(key, taken))
+        told = {event.key: event.ok for event in events if isinstance(event, Written)}
+        assert told.keys() == set(map(key, taken))
+        left = SLOTS_OF_AN_EXTENT - 2 if call == "allocate" else 0  # what is allocated can be written all the same
+        assert sum(told.values()) <= left
         assert "has not answered" in store.problem
         assert store.stats().errors["stuck"] == 1
         assert store.pending_erasures == 1

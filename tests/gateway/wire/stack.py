@@ -161,10 +161,14 @@ class Stack:
 
     def start_web(self, port: int | None = None, **env: str) -> tuple[Process, int]:
         """Start one more web process and wait until it has every worker."""
-        port = port or free_port()
-        process = Process(f"web-{port}", web_command(port), self.env | env, self.folder)
+        process, port = self.start_web_unwaited(port, **env)
         wait_for(lambda: _connected(port, process) == len(self.workers), START_SECONDS, f"web on {port}")
         return process, port
+
+    def start_web_unwaited(self, port: int | None = None, **env: str) -> tuple[Process, int]:
+        """Start one more web process."""
+        port = port or free_port()
+        return Process(f"web-{port}", web_command(port), self.env | env, self.folder), port
 
     @contextlib.contextmanager
     def without_postgres(self) -> Iterator[None]:
