@@ -22,7 +22,7 @@ from tenants.errors import PolicyInvalid
 from tenants.services.keys import create_management_key
 from tenants.services.tenants import create_tenant
 from tenants.services.workers import announce
-from tests.gateway.wire.stack import Stack
+from tests.gateway.wire.stack import Stack, wait_for
 
 ACTOR = Actor("system", "tests", "tests")
 MIB = 1 << 20
@@ -246,16 +246,18 @@ def test_a_real_deployment_replays_what_it_has_served(stack: Stack) -> None:
         )
     key = str(stack.seed(do="operator")["secret"])
 
+    answers: list[Any] = []
+
     def ask() -> Any:
         with stack.http(key) as http:
             answer = http.post(f"/api/v1/tenants/{minnow.slug}/policy/preview/", json={"max_context": 8}).json()
+        answers.append(answer)
         mine = [tenant for tenant in answer.get("tenants", []) if tenant["slug"] == minnow.slug]
-        return answer if mine and mine[0]["before"]["num_requests"] == 3 else None
+        return answer if mine and mine[0]["before"]["num_requests"] >= 3 else None
 
-    from tests.gateway.wire.stack import wait_for
-
-    answer = wait_for(ask, 60, "three requests in the preview")
+    answer = wait_for(ask, 60, "three requests in the preview", lambda: str(answers[-1])[:2000])
     mine = next(tenant for tenant in answer["tenants"] if tenant["slug"] == minnow.slug)
-    assert (mine["before"]["num_refused"], mine["after"]["num_refused"]) == (0, 3)
-    assert mine["before"]["output_tokens"] <= 15
+    num_requests = mine["before"]["num_requests"]  # more than three where one was sent again: its policy came late
+    assert (mine["before"]["num_refused"], mine["after"]["num_refused"]) == (0, num_requests)
+    assert mine["before"]["output_tokens"] <= 5 * num_requests
     assert previews.SECONDS >= answer["seconds"] > 0
