@@ -207,7 +207,7 @@ class Ops(ABC):
 
     @abstractmethod
     def mask(self, logits: torch.Tensor, rows: torch.Tensor, words: torch.Tensor) -> None:
-        """Put -inf into `logits` `[N, V]`, float32 and contiguous, wherever the bit of a row's mask is 0, in place.
+        """Put -inf into `logits` `[N, V]`, contiguous, wherever the bit of a row's mask is 0, in place.
 
         `rows` `[M]` int64 names the rows that have one, each once; `words` `[M, ceil(V / 32)]` int32: bit `i % 32` of
         word `i // 32` is token `i`'s.

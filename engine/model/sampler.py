@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
-from engine.model.shaping import Send, shape, shaped
+from engine.model.shaping import Send, ban, shape, shaped
 from engine.request import SamplingParams
 from engine.step import SequenceStep
 from kernels.ops import Ops
@@ -24,9 +24,12 @@ _BEST = (0.0, 0.0, 1.0, 0.0, _NO_FLOOR)
 def sample(logits: torch.Tensor, parts: Sequence[SequenceStep], ops: Ops, send: Send) -> torch.Tensor:
     """Return one token id for each row of `logits` `[N, vocab]` as int64 `[N]`; `parts` are the rows' sequences.
 
-    Rows that few sequences want changed before the choice are chosen from copies.
+    Rows that few sequences want changed before the choice are chosen from copies, or are overwritten where nobody reads
+    them afterwards, see `shaping`.
     """
-    rows = shaped(parts)
+    banned, rows = shaped(parts)
+    if banned:
+        ban(logits, parts, banned, ops, send)
     if not rows:
         return _choose(logits, parts, ops, send)
     there, own = shape(logits, parts, rows, ops, send)

@@ -64,14 +64,9 @@ _SIGNATURES: dict[str, tuple[type, ...]] = {
         *(_pointer, _pointer, _int),  # how, out, threads
     ),
     "tg_mask": (
-        _int,
-        _pointer,
-        _pointer,
-        _long,
-        _int,
-        _pointer,
-        _int,
-    ),  # level, logits, rows, how many, vocab, words, threads
+        *(_int, _int, _pointer, _pointer, _long, _int),  # level, type, logits, which rows, how many, vocab
+        *(_pointer, _int),  # words, threads
+    ),
     "tg_advise_huge": (_pointer, _long),
     "tg_move_blocks": (
         *(

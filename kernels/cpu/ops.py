@@ -339,10 +339,10 @@ class CpuOps(Ops):
     def mask(self, logits: torch.Tensor, rows: torch.Tensor, words: torch.Tensor) -> None:
         """See `Ops.mask`."""
         vocab = logits.shape[1]
-        assert logits.is_contiguous() and logits.dtype == torch.float32
+        assert logits.is_contiguous()
         assert words.is_contiguous() and words.shape == (len(rows), -(-vocab // 32))
         self._functions.mask(
-            *(self._level, logits.data_ptr(), rows.data_ptr(), len(rows), vocab),
+            *(self._level, _TYPES[logits.dtype], logits.data_ptr(), rows.data_ptr(), len(rows), vocab),
             *(words.data_ptr(), torch.get_num_threads()),
         )
 

@@ -18,11 +18,13 @@ def mask_kernel(logits, rows, words, VOCAB: tl.constexpr, NUM_WORDS: tl.constexp
     word = tl.load(words + place * NUM_WORDS + tokens // 32, mask=real, other=-1)
     banned = ((word >> (tokens % 32)) & 1) == 0
     row = tl.load(rows + place)
-    tl.store(logits + row * VOCAB + tokens, tl.full([BLOCK], float("-inf"), tl.float32), mask=real & banned)
+    tl.store(
+        logits + row * VOCAB + tokens, tl.full([BLOCK], float("-inf"), logits.dtype.element_ty), mask=real & banned
+    )
 
 
 def mask_launch(logits: torch.Tensor, rows: torch.Tensor, words: torch.Tensor) -> Launch:
-    """Prepare masks `words` `[M, ceil(V / 32)]` int32 over `rows` `[M]` int64 of `logits` `[N, V]` float32."""
+    """Prepare masks `words` `[M, ceil(V / 32)]` int32 over `rows` `[M]` int64 of `logits` `[N, V]`."""
     vocab = logits.shape[1]
     block = min(power_of_two(vocab), _MOST)
     arguments = {

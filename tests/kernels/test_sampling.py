@@ -207,6 +207,7 @@ def masks(rows: int, vocab: int) -> tuple[torch.Tensor, torch.Tensor]:
     """Return random bits `[rows, vocab]`, all and none of them in the first two, and the words that hold them."""
     allowed = torch.rand(rows, vocab, generator=torch.Generator().manual_seed(vocab)) < 0.5
     allowed[0], allowed[1] = True, False
+    allowed[2, 64:128], allowed[2, 128:200] = True, False  # whole words of one kind, beside others
     bits = torch.zeros(rows, -(-vocab // 32) * 32, dtype=torch.uint8)
     bits[:, :vocab] = allowed
     words = np.packbits(bits.numpy(), axis=1, bitorder="little").view(np.int32)
@@ -218,11 +219,11 @@ def test_masks(ops: Ops, vocab: int) -> None:
     """Bit by bit, in the rows that are named alone, in any order."""
     rows = torch.tensor([5, 0, 3, 2])
     allowed, words = masks(len(rows), vocab)
-    logits = make("peaked", vocab, ops, rows=6).float()
-    expected = logits.clone()
-    expected[rows] = expected[rows].masked_fill(~allowed, -torch.inf)
-    ops.mask(logits, rows, words)
-    assert torch.equal(logits, expected)
+    for logits in (make("peaked", vocab, ops, rows=6), make("peaked", vocab, ops, rows=6).float()):
+        expected = logits.clone()
+        expected[rows] = expected[rows].masked_fill(~allowed, -torch.inf)
+        ops.mask(logits, rows, words)
+        assert torch.equal(logits, expected)
 
 
 def test_nothing_to_do(ops: Ops) -> None:

@@ -262,11 +262,11 @@ def test_masks(ops: TritonOps) -> None:
     for vocab in (1, 31, 300, 9001):
         rows = torch.tensor([4, 0, 2])
         allowed, words = masks(len(rows), vocab)
-        logits = make("peaked", vocab, ops, rows=5).float()
-        expected = logits.clone()
-        expected[rows] = expected[rows].masked_fill(~allowed, -torch.inf)
-        ops.mask(logits, rows, words)
-        assert torch.equal(logits, expected)
+        for logits in (make("peaked", vocab, ops, rows=5), make("peaked", vocab, ops, rows=5).float()):
+            expected = logits.clone()
+            expected[rows] = expected[rows].masked_fill(~allowed, -torch.inf)
+            ops.mask(logits, rows, words)
+            assert torch.equal(logits, expected)
 
 
 def test_draws_take_no_notice_of_nan(ops: TritonOps) -> None:

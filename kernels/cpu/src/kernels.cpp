@@ -150,7 +150,7 @@ struct Reductions {
     int (*narrow)(const Listed&, int, float, float, const Listed&);
     void (*masses)(const Listed&, int, const float*, double*);
     void (*list_sums)(const float*, int, float*);
-    void (*apply_mask)(float*, int, const uint32_t*);
+    void (*apply_mask)(T*, int, const uint32_t*);
 };
 
 #define TABLES                                                                                                      \
@@ -495,9 +495,10 @@ void tg_logprobs(int level, int type, const void* x, const int64_t* rows, int64_
     else run_logprobs<float>(level, {(const float*)x, rows, count, vocab}, tokens, width, out, threads);
 }
 
-// Logits are float32, and written.
-void tg_mask(int level, float* x, const int64_t* rows, int64_t count, int vocab, const uint32_t* words, int threads) {
-    run_mask(level, x, rows, count, vocab, words, threads);
+// The rows of logits that are named are written.
+void tg_mask(int level, int type, void* x, const int64_t* rows, int64_t count, int vocab, const uint32_t* words, int threads) {
+    if (type == BFLOAT16) run_mask(level, (bf16*)x, rows, count, vocab, words, threads);
+    else run_mask(level, (float*)x, rows, count, vocab, words, threads);
 }
 
 void tg_sample(int level, int type, const void* x, int64_t count, int vocab, const void* how, int64_t* out, int threads) {

@@ -22,7 +22,7 @@ from transformers.generation.logits_process import (
 
 from engine.model.logprobs import asking, read, sampled_scores
 from engine.model.sampler import sample, uniform
-from engine.model.shaping import shape, shaped
+from engine.model.shaping import ban, shape, shaped
 from engine.request import SamplingParams, SequenceId
 from engine.scheduler.history import History, Start
 from engine.step import SequenceStep, StepOptions
@@ -70,6 +70,12 @@ class Asked(NamedTuple):
             options=None if is_plain else options,
         )
 
+    @property
+    def may_be_overwritten(self) -> bool:
+        """Say whether all that happens to its logits is -inf, and nobody reads them afterwards."""
+        options = self.step().options
+        return options is not None and options.changes is None and self.sampling.num_logprobs < 0
+
     def logits(self, logits: torch.Tensor) -> np.ndarray:
         """Return what it is chosen from, by hand."""
         asked = (self.sampling, self.prompt, self.output)
@@ -101,6 +107,7 @@ SAMPLINGS = st.builds(
     top_p=st.sampled_from((1.0, 1.0, 0.85)),
     min_p=st.sampled_from((0.0, 0.0, 0.11, 1.0)),
     min_tokens=st.integers(0, 4),
+    num_logprobs=st.sampled_from((-1, -1, 0, 3)),
     frequency_penalty=PENALTIES,
     presence_penalty=PENALTIES,
     repetition_penalty=st.sampled_from((1.0, 1.0, 1.3, 0.5, 10.0)),
@@ -123,15 +130,22 @@ ASKED = st.builds(
 @settings(max_examples=40)
 @given(rows=st.lists(ASKED, min_size=1, max_size=6), seed=st.integers(0, 999), is_coarse=st.booleans())
 def test_tokens_are_those_of_plain_arrays(backend: str, rows: list[Asked], seed: int, is_coarse: bool) -> None:
-    """Whatever each row of a batch asks for, its token is the one worked out for it alone, token id by token id."""
+    """Whatever each row of a batch asks for, its token is the one worked out for it alone, token id by token id.
+
+    Logits that somebody reads afterwards are as the model left them.
+    """
     logits = torch.randn(len(rows), VOCAB, generator=torch.Generator().manual_seed(seed)) * 2
     if is_coarse:
         logits = logits.round()  # many are equal
     ops = select_backend(backend, device=CPU, dtype=torch.float32)  # type: ignore[arg-type]
     before = logits.clone()
     tokens = sample(logits, [one.step() for one in rows], ops, send)
-    assert tokens.tolist() == [one.token(row) for one, row in zip(rows, logits, strict=True)]
-    assert torch.equal(logits, before)
+    assert tokens.tolist() == [one.token(row) for one, row in zip(rows, before, strict=True)]
+    for one, row, was in zip(rows, logits, before, strict=True):
+        if one.may_be_overwritten:
+            assert row.tolist() == one.logits(was).tolist()
+        else:
+            assert torch.equal(row, was)
 
 
 @given(rows=st.lists(ASKED, min_size=1, max_size=5), seed=st.integers(0, 999))
@@ -139,14 +153,21 @@ def test_logits_are_those_of_plain_arrays(rows: list[Asked], seed: int) -> None:
     """To the bit, from bfloat16 too, and for the rows that ask alone."""
     logits = (torch.randn(len(rows), VOCAB, generator=torch.Generator().manual_seed(seed)) * 2).bfloat16()
     parts = [one.step() for one in rows]
-    asking_rows = shaped(parts)
-    assert asking_rows == [row for row, part in enumerate(parts) if part.options is not None]
-    if asking_rows:
-        there, own = shape(logits, parts, asking_rows, PLAIN, send)
-        assert there.tolist() == asking_rows
+    before = logits.clone()
+    banned, copied = shaped(parts)
+    assert sorted([*banned, *copied]) == [row for row, part in enumerate(parts) if part.options is not None]
+    assert banned == [row for row, one in enumerate(rows) if one.may_be_overwritten]
+    if banned:
+        ban(logits, parts, banned, PLAIN, send)
+    if copied:
+        there, own = shape(logits, parts, copied, PLAIN, send)
+        assert there.tolist() == copied
         assert own.dtype == torch.float32
-        for found, row in zip(own, asking_rows, strict=True):
-            assert found.tolist() == rows[row].logits(logits[row]).tolist()
+        for found, row in zip(own, copied, strict=True):
+            assert found.tolist() == rows[row].logits(before[row]).tolist()
+    for row, one in enumerate(rows):
+        found = one.logits(before[row]) if row in banned else before[row]
+        assert logits[row].tolist() == found.tolist()
 
 
 def test_batch_mates_change_nothing(ops: Ops) -> None:
