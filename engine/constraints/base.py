@@ -16,6 +16,22 @@ class Constraint(Protocol):
 
     seconds: float  # of processor time that a mask has taken lately, more than less; of the first ones, to expect
 
+    def follow(self, tokens: Sequence[int], num_prompt: int, most: int) -> Sequence[int]:
+        """Take the tokens that have come, and those that must come next whatever is sampled; make the mask behind them.
+
+        Args:
+            tokens: prompt and output, those that it has seen before included.
+            num_prompt: of them, the prompt.
+            most: tokens that may be taken ahead; never one that ends the output.
+
+        Returns:
+            The tokens that it has taken ahead: they are the output's next ones. None where no token was new.
+
+        Raises:
+            GrammarError: the output cannot go on.
+        """
+        ...
+
     def mask(self, tokens: Sequence[int], num_prompt: int) -> Mask:
         """Return which tokens may come next, as `engine.step.StepOptions.mask`; end tokens where the grammar may end.
 

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Sequence
+from itertools import takewhile
 
 from llguidance import LLMatcher
 
@@ -61,22 +62,28 @@ class Following:
 
     def mask(self, tokens: Sequence[int], num_prompt: int) -> Mask:
         """Return which tokens may come next; see `Constraint.mask`."""
-        num_output = len(tokens) - num_prompt
-        if num_output != self._num_seen:
-            if num_output < self._num_seen:
-                raise InvariantError(f"an output of {self._num_seen} tokens has {num_output}")
-            began = time.thread_time()
-            try:
-                self._take(list(tokens[num_prompt + self._num_seen :]))
-            except BaseException as error:
-                if not is_panic(error):
-                    raise
-                raise GrammarError(f"the grammar cannot be followed: {error}") from error
-            self._num_seen = num_output
-            self.seconds = max(time.thread_time() - began, self.seconds * _FADE)
+        self.follow(tokens, num_prompt, 0)
         return self._mask
 
-    def _take(self, tokens: list[int]) -> None:
+    def follow(self, tokens: Sequence[int], num_prompt: int, most: int) -> Sequence[int]:
+        """Take tokens, and those that must come next; see `Constraint.follow`."""
+        num_output = len(tokens) - num_prompt
+        if num_output == self._num_seen:
+            return ()
+        if num_output < self._num_seen:
+            raise InvariantError(f"an output of {self._num_seen} tokens has {num_output}")
+        began = time.thread_time()
+        try:
+            forced = self._take(list(tokens[num_prompt + self._num_seen :]), most)
+        except BaseException as error:
+            if not is_panic(error):
+                raise
+            raise GrammarError(f"the grammar cannot be followed: {error}") from error
+        self._num_seen = num_output + len(forced)
+        self.seconds = max(time.thread_time() - began, self.seconds * _FADE)
+        return forced
+
+    def _take(self, tokens: list[int], most: int) -> list[int]:
         vocabulary = self._grammar.vocabulary
         if self._matcher is None:
             self._matcher = self._grammar.matcher()
@@ -84,9 +91,23 @@ class Following:
             self._address = self._words.ctypes.data
         if not self._matcher.consume_tokens(tokens):
             raise GrammarError(f"the output does not follow its grammar: {reason(self._matcher)}")
+        forced = self._forced(self._matcher, most)
         self._mask = _mask(vocabulary, self._matcher, self._words, self._address)
         if vocabulary.may_end(self._mask):
             allow(self._mask, self._ends)
+        return forced
+
+    def _forced(self, matcher: LLMatcher, most: int) -> list[int]:
+        """Take the tokens ahead that spell what must come next, as the tokenizer would."""
+        if not most:
+            return []
+        vocabulary, ends = self._grammar.vocabulary, self._ends
+        forced = list(takewhile(lambda one: one not in ends and one < vocabulary.size, matcher.compute_ff_tokens()))[
+            :most
+        ]
+        if forced and not matcher.consume_tokens(forced):
+            raise GrammarError(f"the grammar cannot be followed: {reason(matcher)}")
+        return forced
 
 
 def reason(matcher: LLMatcher) -> str:

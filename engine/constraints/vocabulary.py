@@ -32,6 +32,7 @@ class Vocabulary:
         if not ends:
             raise GrammarError("this model has no end token, so no output could end with its grammar")
         self.tokenizer = _read(tokenizer_json.decode().lstrip(), size, ends)
+        self.size = size
         self._end = ends[0]
         self._num_words = -(-size // BITS)
         self._num_filled_words = -(-self.tokenizer.vocab_size // BITS)

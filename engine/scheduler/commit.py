@@ -55,6 +55,18 @@ class Commit:
         outputs += self._roster.take_events()
         return outputs
 
+    def force(self, sequence: SequenceState, token_ids: Sequence[int], now: float) -> None:
+        """Add tokens that nobody sampled, for nothing else could come, and report them. They cost what others do."""
+        if not token_ids:
+            return
+        tenant = sequence.tenant
+        sequence.tokens += token_ids
+        sequence.charged = len(sequence.tokens)
+        tenant.counter += tenant.output_cost * len(token_ids)
+        tenant.output_tokens += len(token_ids)
+        self.output_tokens += len(token_ids)
+        self._roster.report(self._announcement(sequence, now, tuple(token_ids)))
+
     def _decodes(
         self, sequences: Sequence[SequenceState], token_ids: Sequence[int], now: float, outputs: list[RequestOutput]
     ) -> None:

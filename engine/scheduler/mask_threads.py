@@ -10,7 +10,9 @@ import os
 import threading
 import time
 from collections import deque
+from collections.abc import Sequence
 from queue import SimpleQueue
+from typing import NamedTuple
 
 from engine.errors import GrammarError
 from engine.scheduler.sequence import SequenceState
@@ -18,7 +20,22 @@ from engine.scheduler.sequence import SequenceState
 _MOST_QUICK = 4  # threads
 _SLOW_NICENESS = 10  # of the slow one: on a busy machine it gets a tenth of what the model's threads get
 
-Order = tuple[SequenceState, list[int], threading.Semaphore | None]
+
+class Order(NamedTuple):
+    """A sequence that is to be led on."""
+
+    sequence: SequenceState
+    tokens: list[int]
+    most_forced: int  # see `Constraint.follow`
+    made: threading.Semaphore | None  # who waits for it
+
+
+class Made(NamedTuple):
+    """A sequence whose mask is there now."""
+
+    sequence: SequenceState
+    forced: Sequence[int]
+    problem: str  # why it cannot go on; empty: it can
 
 
 class MaskThreads:
@@ -28,21 +45,21 @@ class MaskThreads:
         self.late: set[SequenceState] = set()  # they have no mask yet: no plan may have them sample
         self._quick: SimpleQueue[Order] = SimpleQueue()
         self._slow: SimpleQueue[Order] = SimpleQueue()
-        self._made: deque[tuple[SequenceState, str]] = deque()
+        self._made: deque[Made] = deque()
         self._awaited = threading.Semaphore(0)  # of the quick ones that were given since the last wait, those made
         self._num_awaited = 0
         self._threads: list[threading.Thread] = []
 
-    def give(self, sequence: SequenceState, *, slow: bool) -> None:
+    def give(self, sequence: SequenceState, most_forced: int, *, slow: bool) -> None:
         """Have the mask for a sequence's tokens made. They stay as they are: it is in no plan until then."""
         if not self._threads:
             self._start()
         self.late.add(sequence)
         if slow:
-            self._slow.put((sequence, sequence.tokens, None))
+            self._slow.put(Order(sequence, sequence.tokens, most_forced, None))
         else:
             self._num_awaited += 1
-            self._quick.put((sequence, sequence.tokens, self._awaited))
+            self._quick.put(Order(sequence, sequence.tokens, most_forced, self._awaited))
 
     def wait(self, seconds: float) -> None:
         """Wait until the quick ones are made that were given since the last wait, or until so long is over."""
@@ -53,12 +70,12 @@ class MaskThreads:
                 self._awaited = threading.Semaphore(0)  # those that come later are not mistaken for others
                 return
 
-    def take(self) -> list[tuple[SequenceState, str]]:
-        """Return whose masks are there now, each with why it cannot go on; empty: it can."""
+    def take(self) -> list[Made]:
+        """Return whose masks are there now."""
         taken = []
         while self._made:
             taken.append(self._made.popleft())
-            self.late.discard(taken[-1][0])
+            self.late.discard(taken[-1].sequence)
         return taken
 
     def _start(self) -> None:
@@ -73,13 +90,14 @@ class MaskThreads:
         if queue is self._slow:
             os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _SLOW_NICENESS)
         while True:
-            sequence, tokens, made = queue.get()
+            sequence, tokens, most_forced, made = queue.get()
+            forced: Sequence[int] = ()
             problem = ""
             try:
                 if sequence.constraint is not None and sequence.tokens is tokens:  # else it has ended
-                    sequence.constraint.mask(tokens, sequence.num_prompt)
+                    forced = sequence.constraint.follow(tokens, sequence.num_prompt, most_forced)
             except GrammarError as error:
                 problem = str(error)
-            self._made.append((sequence, problem))
+            self._made.append(Made(sequence, forced, problem))
             if made is not None:
                 made.release()

@@ -5,6 +5,7 @@ A plan, from the top:
     2. secure    every decode gets a slot for its token; where memory is short, somebody is preempted
                  a streamed one whose blocks in host memory take too long to read sits out (streaming_turns.py),
                  and one whose grammar takes long to say what may come next (constraining.py)
+                 who has been given tokens without a step computes them with the last one, as a short chunk
     3. share     as many tokens as the decodes' targets allow (chunks.py) go to prefill chunks, of running and of newly
                  started sequences (portions.py), tenant by tenant in the order of fairness.py
     4. build     decodes first (written down as they are secured), then chunks; block table cells to write
@@ -72,17 +73,20 @@ class Scheduler:
         self.step = 0  # number of the last plan
         self._clock = clock
         self._budget = max_batched_tokens
-        self._constraining = Constraining(self.roster, grammars)
+        self._commit = Commit(self.roster)
+        self._constraining = Constraining(self.roster, self._commit, grammars)
         self._intake = Intake(self.roster, limits, eos_token_ids, self._constraining)
         self._admission = Admission(self.roster, limits, self._intake.shared, self._constraining)
         self.enforcement = Enforcement(self.roster, self._intake, blocks_a_plan=blocks_a_plan)
         self._portions = Portions(self._admission, self.roster.pressure, self.roster.streaming)
         self._attempt = 0  # at a plan: what one attempt preempts does not come back in the same one
         self._planned: list[SequenceState] = []  # of the plan that is being made, in its order
+        self._short: dict[
+            SequenceState, int
+        ] = {}  # of it: who catches up with tokens that were not sampled, by how many
         self._flights: list[Flight] = []  # not yet committed: two at most
         self._unread: list[tuple[int, list[SlabId]]] = []  # slabs, and the last step that may read them
         self._places: dict[SequenceState, int] = {}  # of the tokens to come, in the result of the step in flight
-        self._commit = Commit(self.roster)
         self._turns = StreamingTurns(self._chunks.model, self._target)
         self._resting: Collection[SequenceState] = ()  # streamed sequences that sit this plan out
 
@@ -302,7 +306,7 @@ class Scheduler:
         num_moved = streaming.num_moved
         parts, prefills = self._secure(number, now)
         num_preempted = self.roster.num_preemptions
-        chunks = self._portions.share(self._chunk_tokens(prefills, now), prefills, now)
+        chunks = self._short | self._portions.share(self._chunk_tokens(prefills, now), prefills, now)
         if num_preempted != self.roster.num_preemptions:
             parts = self._without_preempted(parts)
         if streaming.running:
@@ -321,6 +325,7 @@ class Scheduler:
         num_preempted = self.roster.num_preemptions
         parts: list[SequenceStep] = []
         planned = self._planned = []
+        self._short = {}
         prefills: Prefills = {}
         late = self._constraining.late
         for sequence in self.roster.running.copy():
@@ -338,7 +343,10 @@ class Scheduler:
                     continue
                 token = tokens[computed]  # all but this one are computed
             elif computed < len(tokens):
-                prefills.setdefault(sequence.tenant, []).append(sequence)
+                if sequence.constraint is None or computed < sequence.num_prompt or sequence.streams:
+                    prefills.setdefault(sequence.tenant, []).append(sequence)
+                else:
+                    self._catch_up(sequence, number, now)
                 continue
             elif self._goes_ahead(sequence, now):
                 token = placeholder(self._places[sequence])
@@ -365,6 +373,19 @@ class Scheduler:
         if self.roster.num_embeds:
             parts = self._without_embeds(parts, prefills)
         return parts, prefills
+
+    def _catch_up(self, sequence: SequenceState, number: int, now: float) -> None:
+        """Plan the tokens that a sequence has been given without a step, as far as there is room for them."""
+        table, computed = sequence.table, sequence.computed
+        assert table is not None, "it runs"
+        end = len(sequence.tokens)
+        if self.memory.grow(table, end, now) is not None:  # all are not to be had without anybody giving way
+            if computed >= table.capacity and not make_room(self.roster, sequence, number, now):
+                return
+            end = min(end, table.capacity)
+        taken = sum(self._short.values()) - len(self._short)  # beyond the one token that each that runs may have
+        spare = max(0, self._budget - len(self.roster.running) - taken)
+        self._short[sequence] = min(end - computed, 1 + spare)
 
     def _goes_ahead(self, sequence: SequenceState, now: float) -> bool:
         """Say whether a sequence whose token is to come goes on behind it, with a slot for it that costs nobody."""
@@ -414,7 +435,7 @@ class Scheduler:
     def _chunk_tokens(self, prefills: Prefills, now: float) -> int:
         """Return the tokens that prefills may have, so that nobody waits longer for the step's end than is right."""
         decodes = self._planned
-        budget = self._budget - len(decodes)
+        budget = self._budget - len(decodes) - sum(self._short.values())
         if not (prefills or self.roster.waiting):
             return budget
         self._target.see(prefills, self.roster.waiting.values(), now)

@@ -1,7 +1,8 @@
 """A grammar without a library: each token is of the next of three kinds, and after so many tokens only the end is left.
 
 Its text says how many: "5" is a grammar of five tokens, "5?" of five at most, which may end sooner. "bad" is none, and
-"3!" cannot be followed beyond three. With "slow" before it every mask but the first takes until a gate is open.
+"3!" cannot be followed beyond three. Of "20+" three tokens are free, the next three must be what they are, and so on.
+With "slow" before it every mask but the first takes until a gate is open.
 """
 
 import threading
@@ -14,6 +15,7 @@ from engine.errors import GrammarError
 from engine.request import Grammar, GrammarKind
 
 KINDS = 3
+RUN = 3  # tokens that are free, and then as many that are not
 VOCAB_SIZE = 1000
 DEADLINE_SECONDS = 60
 
@@ -41,6 +43,15 @@ class Alternating:
         self._seen: list[int] = []
         self._failed = False
 
+    def follow(self, tokens: Sequence[int], num_prompt: int, most: int) -> Sequence[int]:
+        """Take tokens, and the one that must come next where the text says so."""
+        is_new = len(tokens) - num_prompt != len(self._seen)
+        self.mask(tokens, num_prompt)
+        forced = self._forced(most) if is_new else []
+        if forced:
+            self.mask([*tokens, *forced], num_prompt)
+        return forced
+
     def mask(self, tokens: Sequence[int], num_prompt: int) -> Mask:
         """Return the mask, of ends too where the output may end."""
         output = list(tokens[num_prompt:])
@@ -51,17 +62,37 @@ class Alternating:
             assert threading.current_thread() is not threading.main_thread(), "the loop waits for a slow mask"
             assert self._gate.wait(DEADLINE_SECONDS)
         self._seen = output
-        most = int(self._text.rstrip("!?"))
+        most = self._most
         if self._text.endswith("!") and len(output) >= max(1, most):
             self._failed = True
             raise GrammarError(f"cannot be followed beyond {most} tokens")
         allowed = np.zeros(-(-VOCAB_SIZE // 32) * 32, dtype=np.uint8)
-        if len(output) < most:
+        only = self._only(len(output))
+        if only is not None:
+            allowed[only] = 1
+        elif len(output) < most:
             allowed[len(output) % KINDS : VOCAB_SIZE : KINDS] = 1
             allowed[list(self._ends)] = 0
         if len(output) >= most or self._text.endswith("?"):
             allowed[list(self._ends)] = 1
         return np.packbits(allowed, bitorder="little").view(np.uint32)
+
+    @property
+    def _most(self) -> int:
+        return int(self._text.rstrip("!?+"))
+
+    def _only(self, place: int) -> int | None:
+        """Return the token that must be at a place of the output; None: several may be, or an end."""
+        if not self._text.endswith("+") or place >= self._most or place % (2 * RUN) < RUN:
+            return None
+        only = place % KINDS + KINDS * (place % 50)
+        return None if only in self._ends else only
+
+    def _forced(self, most: int) -> list[int]:
+        forced: list[int] = []
+        while len(forced) < most and (only := self._only(len(self._seen) + len(forced))) is not None:
+            forced.append(only)
+        return forced
 
     def another(self) -> "Alternating":
         """Return one at the beginning."""

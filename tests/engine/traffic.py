@@ -115,7 +115,7 @@ class Traffic:
             "min_tokens": chance.choice((1, max_tokens, max_tokens // 2)),
         }
         if chance.random() < 0.3:
-            asked["grammar"] = alternating(f"{chance.choice((0, 1, 5, 20))}{chance.choice(('', '', '?', '!'))}")
+            asked["grammar"] = alternating(f"{chance.choice((0, 1, 5, 20))}{chance.choice(('', '+', '+', '?', '!'))}")
         return {name: value for name, value in asked.items() if name == "grammar" or chance.random() < 0.4}
 
     def _prepare(self) -> None:

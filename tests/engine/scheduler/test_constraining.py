@@ -1,13 +1,14 @@
 """Requests that follow a grammar: whatever happens to them meanwhile, and whoever runs beside them."""
 
 import time
+from typing import Any
 
 import pytest
 
 from engine.request import BeamParams, FinishReason, RefusalCode, SequenceId, TenantId
 from engine.scheduler.constraining import LOOK_SECONDS, PREPARE_SECONDS
 from engine.scheduler.intake import HOLD_SECONDS, MAX_HELD
-from tests.engine.alternating import DEADLINE_SECONDS, AlternatingGrammars, alternating, follows
+from tests.engine.alternating import DEADLINE_SECONDS, RUN, AlternatingGrammars, alternating, follows
 from tests.engine.world import Output, ShortOutputs, World
 
 EOS = (900, 901)
@@ -59,6 +60,70 @@ def test_output_follows_its_grammar_to_its_end(ahead: bool) -> None:
     assert_complete(world, request, 7)
     world.assert_exact(free)
     assert not follows(world.tokens[free])
+
+
+@pytest.mark.parametrize("ahead", [False, True])
+@pytest.mark.parametrize("block_size", [1, 2, 16])
+def test_what_must_come_costs_no_steps(ahead: bool, block_size: int) -> None:
+    """Tokens that the grammar leaves no choice about are the output's at once; all are as if they had been sampled."""
+    world, _ = make_world(ahead=ahead, block_size=block_size)
+    world.policy("minnow", blocks=60)
+    request = world.submit("minnow", 9, 50, grammar=alternating("36+"))
+    world.run()
+    assert_complete(world, request, 36)
+    world.assert_exact(request)
+    assert world.scheduler.step <= 36 // 2 + 4
+    assert max(len(output.token_ids) for output in world.outputs[request]) == RUN
+    assert world.scheduler.output_tokens == 37
+    world.assert_empty()
+
+
+@pytest.mark.parametrize("max_tokens", range(1, 9))
+def test_no_limit_is_passed_by_what_must_come(max_tokens: int) -> None:
+    """The last token is sampled, wherever among the others it is."""
+    world, _ = make_world()
+    request = world.submit("minnow", 9, max_tokens, grammar=alternating("36+"))
+    world.run()
+    assert world.finished[request] is FinishReason.LENGTH
+    assert len(world.tokens[request]) == max_tokens
+    world.assert_exact(request)
+
+
+@pytest.mark.parametrize(
+    "asked", [{"num_logprobs": 0}, {"frequency_penalty": 0.5}, {"logit_bias": ((4, 3.0),)}, {"stop_token_ids": {9}}]
+)
+def test_every_choice_that_somebody_asks_about_is_made(asked: dict[str, Any]) -> None:
+    """Where tokens have scores, bias or penalties each is sampled; none that ends the output comes by itself."""
+    world, _ = make_world()
+    request = world.submit("minnow", 9, 80, grammar=alternating("12+"), **asked)
+    world.run()
+    if "stop_token_ids" not in asked:
+        assert max(len(output.token_ids) for output in world.outputs[request]) == 1
+    world.assert_exact(request)
+
+
+def test_what_must_come_fits_the_step() -> None:
+    """More sequences with tokens that must come than the step has room for: each goes on, by as many as there are."""
+    world, _ = make_world(budget=8)
+    requests = [world.submit("minnow", 3, 60, grammar=alternating("30+")) for _ in range(7)]
+    most = 0
+    while world.step():
+        most = max(most, 0 if world.plan is None else world.plan.num_tokens)
+    assert most <= 8
+    for request in requests:
+        assert_complete(world, request, 30)
+        world.assert_exact(request)
+
+
+def test_what_must_come_is_charged_as_output() -> None:
+    """A tenant has paid the same for the same output, whether its tokens were sampled or not."""
+    paid = []
+    for text in ("36+", "36"):
+        world, _ = make_world()
+        world.submit("minnow", 9, 80, grammar=alternating(text))
+        world.run()
+        paid.append(world.scheduler.roster.tenant(TenantId("minnow")).output_tokens)
+    assert paid[0] == paid[1] == 37
 
 
 def test_output_that_is_cut_has_its_limit_as_the_reason() -> None:
