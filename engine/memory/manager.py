@@ -13,8 +13,8 @@ from engine.memory.pool import OPEN
 from engine.memory.streaming import begin, end, uproot
 from engine.memory.supply import Shortage, Supply
 from engine.memory.table import NOWHERE, BlockTable
-from engine.memory.tiers.host import Moves
 from engine.memory.tiers.mover import Mover
+from engine.memory.tiers.moves import Moves
 from engine.memory.tiers.tiers import Tiers
 from engine.request import BlockId, SequenceId, SlabId
 from engine.step import BlockCopy, CacheShape, TableWrite

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 from engine.errors import InvariantError
 from engine.memory.table import NOWHERE, BlockTable
-from engine.memory.tiers.host import Streamed
+from engine.memory.tiers.claims import Streamed
 from engine.request import BlockId, SlabId
 
 if TYPE_CHECKING:
@@ -70,8 +70,8 @@ def begin(memory: "KVMemory", table: BlockTable, num_hosted: int) -> None:
     if chain is None or table.blocks or not num_hosted:
         raise InvariantError(f"sequence {table.sequence} begins in host memory with blocks, or without keys")
     keys = chain.keys[:num_hosted]
-    host.release(Streamed(table.sequence))
-    host.claim(Streamed(table.sequence), table.account.owner, keys)
+    host.claims.release(Streamed(table.sequence))
+    host.claims.claim(Streamed(table.sequence), table.account.owner, keys)
     entries = [host.get(key) for key in keys]
     table.hosted = tuple(host.hold(entry) for entry in entries if entry is not None)
     if len(table.hosted) < num_hosted:
@@ -103,7 +103,7 @@ def recall(memory: "KVMemory", table: BlockTable, count: int, token_ids: Sequenc
     for index in range(first, first + count):
         if not memory.load_one(table, index, token_ids, now):
             raise InvariantError(f"host memory has lost a block that sequence {table.sequence} streams")
-    memory.host.unkeep(table.sequence, count)
+    memory.host.claims.release_last(Streamed(table.sequence), count)
     return count
 
 
@@ -120,7 +120,7 @@ def audit_streamed(memory: "KVMemory", table: BlockTable) -> None:
     if not is_right or count > table.num_sealed:
         raise InvariantError(f"sequence {table.sequence} streams other blocks than its first ones")
     keys = table.chain.keys[:count] if table.chain is not None else []
-    if list(host.claims(Streamed(table.sequence))) != keys or len(keys) != count:
+    if list(host.claims.of(Streamed(table.sequence))) != keys or len(keys) != count:
         raise InvariantError(f"sequence {table.sequence} claims other blocks than it streams")
     for key, slab in zip(keys, table.hosted, strict=True):
         entry = host.get(key)

@@ -133,7 +133,7 @@ class Supply:
     def evict(self, account: Account, *, by: Account | None = None) -> None:
         """Give up the account's least valuable cached block, for its own need or `by` another's.
 
-        It is stored in host memory if that is wanted (`HostTier.wants`).
+        It is stored in host memory if that is wanted (`Claims.wants`).
         """
         candidates = self.reclaim.of(account.index)
         block = candidates.take()
@@ -223,7 +223,7 @@ class Supply:
 
     def take_spare(self, account: Account, count: int) -> list[BlockId]:
         """Take up to `count` free blocks on an account, for a copy beside the steps to fill: no plan touches them."""
-        blocks = self.pool.take_free(count, self.host.storing())
+        blocks = self.pool.take_free(count, self.host.next.stored_blocks())
         self._charge(account, len(blocks))
         if self.touched:
             taken = set(blocks)

@@ -107,10 +107,10 @@ class Fetching:
 
     def _room(self, sequence: SequenceState, keys: Sequence[BlockKey], start: int, end: int) -> int:
         """Return how many of these blocks the sequence may claim."""
-        host, own = self._memory.host, set(self._memory.host.claims(sequence.id))
-        room, count = host.room(sequence.tenant.name), 0
+        host, own = self._memory.host, set(self._memory.host.claims.of(sequence.id))
+        room, count = host.claims.room(sequence.tenant.name), 0
         for key in keys[start:end]:
-            room -= key not in own and not host.wants(key)
+            room -= key not in own and not host.claims.wants(key)
             if room < 0:
                 break
             count += 1
@@ -126,10 +126,10 @@ class Fetching:
 
     def _claim(self, sequence: SequenceState, keys: Sequence[BlockKey]) -> None:
         host = self._memory.host
-        own = host.claims(sequence.id)
+        own = host.claims.of(sequence.id)
         every = [*dict.fromkeys((*own, *keys))]
-        host.release(sequence.id)
-        host.claim(sequence.id, sequence.tenant.name, every)
+        host.claims.release(sequence.id)
+        host.claims.claim(sequence.id, sequence.tenant.name, every)
 
     def _advance(self, fetch: _Fetch, now: float) -> None:
         host, disk = self._memory.host, self._memory.tiers.disk
@@ -162,10 +162,10 @@ class Fetching:
         sequence = fetch.sequence
         host = self._memory.host
         awaited = set(fetch.keys)
-        kept = [key for key in host.claims(sequence.id) if key not in awaited or host.get(key) is not None]
-        host.release(sequence.id)
+        kept = [key for key in host.claims.of(sequence.id) if key not in awaited or host.get(key) is not None]
+        host.claims.release(sequence.id)
         if kept and host.keeps(sequence.tenant.name):
-            host.claim(sequence.id, sequence.tenant.name, kept)
+            host.claims.claim(sequence.id, sequence.tenant.name, kept)
         self.stall_seconds += max(0.0, now - fetch.began)
         self._tried.add(sequence)
         self._roster.queue(sequence)

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 from engine.memory.accounts import Account
 from engine.memory.eviction.base import BlockKey
 from engine.memory.streaming import can_offload, num_movable, offload, recall
-from engine.memory.tiers.host import Streamed
+from engine.memory.tiers.claims import Streamed
 from engine.scheduler.sequence import SequenceState, State
 from engine.scheduler.sizing import may_stream, window_blocks
 
@@ -83,9 +83,9 @@ class Streaming:
         """
         host, streamed = self._memory.host, self.running
         window = max(self._window, self.reach(account) - account.used)
-        own = len(host.claims(Streamed(sequence.id)))
+        own = len(host.claims.of(Streamed(sequence.id)))
         growth = sum(self._growth(one) for one in streamed)
-        if expected - window - own + growth <= host.room(account.owner):
+        if expected - window - own + growth <= host.claims.room(account.owner):
             return True
         if not self._roster.running:
             return True
@@ -99,7 +99,7 @@ class Streaming:
     def _claimants(self) -> list[SequenceState]:
         """Return the sequences for which something is kept in host memory."""
         sequences = self._roster.sequences
-        return [sequences[one] for one in self._memory.host.claimants()]
+        return [sequences[one] for one in self._memory.host.claims.sequences()]
 
     # ------------------------------------------------------------ comings and goings
 
@@ -126,7 +126,7 @@ class Streaming:
         self._num_broken = self._memory.host.num_broken
         host = self._memory.host
         for sequence in self.running.copy():
-            if any(host.get(key) is None for key in host.claims(Streamed(sequence.id))):
+            if any(host.get(key) is None for key in host.claims.of(Streamed(sequence.id))):
                 self._roster.preempt(sequence, plan_number if in_flight else AT_ONCE, now)
                 self.gone(sequence)
 
@@ -182,7 +182,7 @@ class Streaming:
             return False
         if not num_movable(table):
             return self._in_flight and sequence.computed // self._memory.shape.block_size > table.num_sealed
-        may_go = host.room(sequence.tenant.name) > 0 or host.wants(self._next_key(sequence))
+        may_go = host.claims.room(sequence.tenant.name) > 0 or host.claims.wants(self._next_key(sequence))
         return may_go and (self._in_flight or self._memory.mover.is_moving)
 
     def fit(self, sequence: SequenceState, num_tokens: int, now: float) -> int:
@@ -250,7 +250,7 @@ class Streaming:
         assert table is not None, "it runs"
         if not num_movable(table):
             return False
-        while not host.room(tenant.name) and not host.wants(self._next_key(sequence)):
+        while not host.claims.room(tenant.name) and not host.claims.wants(self._next_key(sequence)):
             if not self._give_way(sequence, now):
                 return False
         return True
@@ -258,7 +258,7 @@ class Streaming:
     def _give_way(self, sequence: SequenceState, now: float) -> bool:
         """Take what is kept in host memory for another sequence; False: only for older ones that run."""
         host, roster, tenant = self._memory.host, self._roster, sequence.tenant
-        is_own = not host.headroom(tenant.name)  # then only its tenant's claims are in its way
+        is_own = not host.claims.headroom(tenant.name)  # then only its tenant's claims are in its way
         others = [one for one in self._claimants() if one is not sequence and (one.tenant is tenant or not is_own)]
         later = [one for one in others if not _is_before(one, sequence)]
         waiting = [one for one in others if one.table is None]
@@ -269,13 +269,13 @@ class Streaming:
             roster.preempt(victim, self._plan_number, now, by=tenant.name)
             if not self._in_flight:
                 self._memory.let_unread_go()
-        host.release(victim.id)
+        host.claims.release(victim.id)
         self.gone(victim)
         return True
 
     def gone(self, sequence: SequenceState) -> None:
         """Note that nothing of a sequence has to stay in host memory any more."""
-        self._memory.host.release(Streamed(sequence.id))
+        self._memory.host.claims.release(Streamed(sequence.id))
 
     # ------------------------------------------------------------ blocks back
 

@@ -16,7 +16,7 @@ from engine.memory.lookup import Match
 from engine.memory.manager import KVMemory
 from engine.memory.supply import Taking
 from engine.memory.table import BlockTable
-from engine.memory.tiers.host import Moves
+from engine.memory.tiers.moves import Moves
 from engine.memory.tiers.rate import CopyRate
 from engine.scheduler.interference import Again, Interference
 from engine.scheduler.sequence import SequenceState
@@ -98,16 +98,16 @@ class Swapping:
         recompute = self.cost.compute_seconds(first * size, (first + len(keys)) * size)
         if recompute <= swap:
             self.counts.num_recomputed += 1
-        elif host.num_unclaimed(keys) > host.room(sequence.tenant.name):
+        elif host.claims.num_new(keys) > host.claims.room(sequence.tenant.name):
             self.counts.num_without_room += 1
         else:
             self.counts.num_swapped += 1
             self.counts.saved_seconds += recompute - swap
-            host.claim(sequence.id, sequence.tenant.name, keys)
+            host.claims.claim(sequence.id, sequence.tenant.name, keys)
 
     def gone(self, sequence: SequenceState) -> None:
         """Note that a sequence has its blocks again, or needs them no more."""
-        self._memory.host.release(sequence.id)
+        self._memory.host.claims.release(sequence.id)
 
     def worthwhile(self, match: Match) -> Match:
         """Return a match without its blocks in host memory where computing them again is cheaper than loading them."""

@@ -412,7 +412,7 @@ class World:
         for block in tree.blocks():
             key, _, tokens = tree.content(block)
             self._contents[key] = tokens
-            if block not in loading and not host.is_loading(block):
+            if block not in loading and not host.next.is_loading(block):
                 assert self.runner.stored(block) == tokens, "a full block was written over"
         for key, slab in host.blocks():
             if key in self._contents:

@@ -83,7 +83,7 @@ class Wiper:
 
     def settle(self) -> None:
         """Note what is done by now."""
-        if self._pending and not self._blocks and self._host.is_clean:
+        if self._pending and not self._blocks and self._host.slabs.is_clean:
             self._done += [one.ticket for one in self._pending if not one.waits_for_copies and not one.disk_tickets]
             self._pending = [one for one in self._pending if one.waits_for_copies or one.disk_tickets]
 
@@ -99,14 +99,14 @@ class Wiper:
         What is still to be stored, by the plan to be launched or the one after it, is another's. Those that come
         meanwhile wait until this is over: else it might never be, while there are always more.
         """
-        if self._blocks or not self._host.is_clean:
+        if self._blocks or not self._host.slabs.is_clean:
             return
         ready = [one for one in self._pending if one.waits_for_copies and not self._mover.is_copying(one.keys)]
         if not ready:
             return
         for erasure in ready:
             erasure.waits_for_copies = False
-        waiting = stored | self._host.storing()
+        waiting = stored | self._host.next.stored_blocks()
         free = (block for block in self._supply.pool.free_blocks() if block not in waiting)
         self._blocks |= {block: None for block in free if not self._is_clean[block]}
         self._host.soil()

@@ -9,61 +9,31 @@
     copied ahead of that (mover.py) ─▶ coming ────────┤          │
     read from the disk (disk.py) ────▶ coming ────────┘   load ──┘  copied back; the slab keeps it
 
-What is copied within the steps piles up until `take` puts it into a plan, where all stores come before all loads: what
-is stored in a plan can be loaded in the same one. A slab that a plan copies to or from is held until that plan is
-committed (`landed`), so that nobody but the device touches it before. Ids and counts only: the memory is the runner's.
+START HERE, then: claims.py (who waits for which blocks), shares.py (whose accounts, and who gives way), moves.py (what
+the next plan copies), slabs.py (which memory is free, and what must be overwritten). A slab that a plan copies to or
+from is held until that plan is committed (`landed`): nobody but the device touches it before. Ids and counts only: the
+memory is the runner's.
 """
 
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import NamedTuple
 
 from engine.errors import InvariantError
 from engine.memory.accounts import AccountOwner
 from engine.memory.eviction.base import BlockKey, CachedNode
 from engine.memory.eviction.reuse import ReuseWeighted
+from engine.memory.tiers.claims import Claims, Streamed
 from engine.memory.tiers.hosted import Content, HostAccount, Hosted, Presence
+from engine.memory.tiers.moves import Moves, NextMoves, Store
 from engine.memory.tiers.shares import Shares
 from engine.memory.tiers.slabs import SlabPool
 from engine.request import BlockId, SequenceId, SlabId
 from engine.step import SlabMove
 
-URGENT_BLOCKS = 32  # that nobody claims and a plan stores: what is worth keeping has mostly been copied ahead
 _WATCHED = 4096  # blocks that have come, until somebody looks
 _DEEPER = 1e-6  # seconds of recency that each block before it takes from a block: the end of a prompt goes first
 
 Value = Callable[[AccountOwner, BlockKey, CachedNode], float]
-
-
-class Streamed(NamedTuple):
-    """Claims what a running sequence has in host memory alone (memory/streaming.py), also while it is preempted."""
-
-    sequence: SequenceId
-
-
-Claimant = SequenceId | Streamed
-
-
-class _Claim(NamedTuple):
-    account: HostAccount
-    keys: list[BlockKey]
-
-
-class _Store(NamedTuple):
-    block: BlockId
-    by: AccountOwner  # whose need it was
-    of: AccountOwner
-
-
-class Moves(NamedTuple):
-    """What the next plan copies, and for whom blocks were moved out: (by whose need, of whose memory) → blocks."""
-
-    stores: tuple[SlabMove, ...] = ()
-    loads: tuple[SlabMove, ...] = ()
-    needs: Counter[tuple[AccountOwner, AccountOwner]] | None = None
-
-
-_NO_MOVES = Moves()
 
 
 class HostTier:
@@ -80,17 +50,11 @@ class HostTier:
         self.now = 0.0  # of the last plan
         self.value: Value = lambda owner, key, node: _REUSE.key(node)  # of an owner's block; the lowest goes first
         self._block_size = block_size
-        self._accounts: dict[AccountOwner, HostAccount] = {}
         self._shares = Shares(num_slabs)
+        self.claims = Claims(self._shares, self._claim_changed)
+        self.next = NextMoves()
         self._blocks: dict[BlockKey, Hosted] = {}
         self._by_slab: dict[SlabId, Hosted] = {}
-        self._claims: dict[Claimant, _Claim] = {}
-        self._claimed: Counter[BlockKey] = Counter()  # by how many sequences
-        self._stores: dict[SlabId, _Store] = {}
-        self._num_urgent = 0  # of them, those that nobody claims
-        self._loads: dict[BlockId, SlabId] = {}
-        self._stale = self.slabs.stale  # of blocks not yet written, what may hold something that must be gone
-        self._due: set[SlabId] = set()  # what was to be overwritten when `soil` was called, and is not yet
         self.restless: dict[HostAccount, None] = {}  # who has got a block, or lost one, since it was last looked at
         self._fresh: deque[BlockKey] | None = None  # for who watches
 
@@ -101,91 +65,67 @@ class HostTier:
 
     def used(self, owner: AccountOwner) -> int:
         """Return the slabs that an owner has."""
-        account = self._accounts.get(owner)
+        account = self._shares.get(owner)
         return 0 if account is None else account.used
 
     def keeps(self, owner: AccountOwner) -> bool:
         """Say whether anything of an owner's may be here."""
-        account = self._accounts.get(owner)
+        account = self._shares.get(owner)
         return account is not None and account.ceiling > 0
 
     def has_spare(self, owner: AccountOwner, share: float) -> bool:
         """Say whether there is a slab for an owner, and a share of all beside it, that nobody has to give up."""
-        account = self._accounts.get(owner)
+        account = self._shares.get(owner)
         return account is not None and account.used < account.ceiling and self.slabs.num_free > share * self.num_slabs
 
     def accounts(self) -> Iterable[HostAccount]:
         """Return the accounts of all owners that may have something here."""
-        return self._accounts.values()
+        return self._shares
 
     # ------------------------------------------------------------ limits
 
     def limit(self, owner: AccountOwner, num_slabs: int) -> None:
         """Set an owner's ceiling; what is above it is given up at once, idle blocks first."""
-        account = self._accounts.get(owner)
+        account = self._shares.get(owner)
         if account is None:
             if num_slabs <= 0 or not self.num_slabs:
                 return
-            account = self._accounts[owner] = HostAccount(owner)
+            account = self._shares.open(owner)
         self._shares.set_ceiling(account, num_slabs)
         while account.used > num_slabs:
             self.drop((account.lowest(self.worth) or next(iter(account.blocks.values()))).key)
-        self._close_if_done(account)
+        self._shares.close_if_done(account)
 
     def forget(self, owner: AccountOwner) -> None:
         """Give up all that an owner has; its slabs are overwritten before anything else is done with them."""
-        account = self._accounts.get(owner)
+        account = self._shares.get(owner)
         if account is None:
             return
         self._shares.set_ceiling(account, 0)
         for entry in list(account.blocks.values()):
             self.drop(entry.key, erase=True)
-        self._close_if_done(account)
-
-    def take_dirty(self, limit: int) -> list[SlabId]:
-        """Return up to `limit` slabs that must be overwritten before the next plan's stores."""
-        due = self.slabs.take_dirty(limit)
-        for slab in [one for one in self._stale if one in self._stores][: limit - len(due)]:
-            self._stale.remove(slab)
-            due.append(slab)
-        self._due.difference_update(due)
-        return due
-
-    @property
-    def is_clean(self) -> bool:
-        """Whether nothing is left to be overwritten of what `soil` has found; what was given up since is another's."""
-        return not self._due
-
-    def soil(self) -> None:
-        """Have all overwritten that may hold an earlier owner's bytes: what is free, and what waits for its block."""
-        dirty = self.slabs.soil()
-        self._stale.update(slab for slab, one in self._by_slab.items() if one.presence is not Presence.READY)
-        self._due = dirty | self._stale
-
-    # ------------------------------------------------------------ claims
-
-    def room(self, owner: AccountOwner) -> int:
-        """Return how many more blocks an owner's sequences may claim."""
-        account = self._accounts.get(owner)
-        if account is None:
-            return 0
-        return max(0, min(account.ceiling - account.num_claims, self.num_slabs - len(self._claimed)))
-
-    def headroom(self, owner: AccountOwner) -> int:
-        """Return how many more blocks an owner's sequences could claim, were all slabs free."""
-        account = self._accounts.get(owner)
-        return 0 if account is None else max(0, min(account.ceiling, self.num_slabs) - account.num_claims)
+        self._shares.close_if_done(account)
 
     def ceiling(self, owner: AccountOwner) -> int:
         """Return the most slabs that an owner may have."""
-        account = self._accounts.get(owner)
+        account = self._shares.get(owner)
         return 0 if account is None else min(account.ceiling, self.num_slabs)
+
+    def take_dirty(self, limit: int) -> list[SlabId]:
+        """Return up to `limit` slabs that must be overwritten before the next plan's stores."""
+        return self.slabs.take_dirty(limit, self.next.stored)
+
+    def soil(self) -> None:
+        """Have all overwritten that may hold an earlier owner's bytes: what is free, and what waits for its block."""
+        self.slabs.soil(slab for slab, one in self._by_slab.items() if one.presence is not Presence.READY)
+
+    # ------------------------------------------------------------ for sequences
 
     def num_claimable(self, keys: Sequence[BlockKey], owner: AccountOwner, end: int) -> int:
         """Return how many of `keys[:end]` from the first on can be read in the next plan, and be claimed for that."""
-        room, count = self.room(owner), self.find(keys, 0, end)
+        room, count = self.claims.room(owner), self.find(keys, 0, end)
         for index in range(count):
-            room -= keys[index] not in self._claimed
+            room -= not self.claims.wants(keys[index])
             if room < 0:
                 return index
         return count
@@ -193,32 +133,6 @@ class HostTier:
     def num_missing(self, keys: Iterable[BlockKey]) -> int:
         """Return how many of these blocks would have to be stored."""
         return sum(key not in self._blocks for key in keys)
-
-    def num_unclaimed(self, keys: Iterable[BlockKey]) -> int:
-        """Return how many of these blocks nobody claims yet."""
-        return sum(key not in self._claimed for key in keys)
-
-    def claimants(self) -> set[SequenceId]:
-        """Return the sequences for which anything is kept."""
-        return {one.sequence if isinstance(one, Streamed) else one for one in self._claims}
-
-    def claims(self, claimant: Claimant) -> Sequence[BlockKey]:
-        """Return the blocks that a claimant keeps, in order."""
-        claim = self._claims.get(claimant)
-        return () if claim is None else claim.keys
-
-    def has_claim(self, claimant: Claimant) -> bool:
-        """Say whether a sequence waits for blocks, or streams them."""
-        return claimant in self._claims
-
-    def claim(self, claimant: Claimant, owner: AccountOwner, keys: Sequence[BlockKey]) -> None:
-        """Keep an owner's blocks for a sequence until `release`, wherever they are now; see `room`."""
-        account = self._accounts.get(owner)
-        if account is None or claimant in self._claims:
-            raise InvariantError(f"sequence {claimant} of {owner} claims blocks twice, or without an account")
-        self._claims[claimant] = _Claim(account, [])
-        for key in keys:
-            self._claim(self._claims[claimant], key)
 
     def keep(
         self, sequence: SequenceId, key: BlockKey, block: BlockId, content: Content, *, owner: AccountOwner
@@ -234,46 +148,26 @@ class HostTier:
             content: what else is known of it.
             owner: whose ceiling it counts against.
         """
-        account, entry = self._accounts.get(owner), self._blocks.get(key)
-        if account is None or (key not in self._claimed and not self.room(owner)):
+        account, entry = self._shares.get(owner), self._blocks.get(key)
+        if account is None or not (self.claims.wants(key) or self.claims.room(owner)):
             return None
         if entry is None:
-            slab = None if block in self._loads else self._find_slab(account, None, is_needed=True)
+            slab = None if self.next.is_loading(block) else self._find_slab(account, None, is_needed=True)
             if slab is None:
                 return None
             entry = Hosted(key, slab, account, content, Presence.PLANNED)
             self._add(entry)
-            self._stores[slab] = _Store(block, owner, owner)
+            self.next.store(slab, Store(block, owner, owner))
         elif entry.presence is Presence.COMING:
             return None
-        self._claim(self._claims.setdefault(Streamed(sequence), _Claim(account, [])), key)
+        self.claims.claim_one(Streamed(sequence), account, key)
         return entry
-
-    def unkeep(self, sequence: SequenceId, count: int) -> None:
-        """End a running sequence's claim of the last `count` blocks that it kept."""
-        claim = self._claims[Streamed(sequence)]
-        last = [claim.keys.pop() for _ in range(count)]
-        self._unclaim(claim.account, last)
-        if not claim.keys:
-            del self._claims[Streamed(sequence)]
-
-    def release(self, claimant: Claimant) -> None:
-        """End a claim, if there is one. What is here stays, idle, as used just now."""
-        claim = self._claims.pop(claimant, None)
-        if claim is None:
-            return
-        self._unclaim(claim.account, claim.keys)
-        self._close_if_done(claim.account)
 
     # ------------------------------------------------------------ blocks
 
     def get(self, key: BlockKey) -> Hosted | None:
         """Return what is known of a block that is here or coming."""
         return self._blocks.get(key)
-
-    def wants(self, key: BlockKey) -> bool:
-        """Say whether a sequence waits for a block."""
-        return key in self._claimed
 
     def evicted(
         self, key: BlockKey, block: BlockId, content: Content | None, *, by: AccountOwner, of: AccountOwner
@@ -287,21 +181,21 @@ class HostTier:
             by: whose need it is.
             of: whose block it is.
         """
-        if self._loads and self.unload(block):  # not there yet: the slab has it, if it is not being given up
+        if self.unload(block):  # not there yet: the slab has it, if it is not being given up
             return
         if content is None or key in self._blocks:
             return
-        account, claimed = self._accounts[of], key in self._claimed
-        if not claimed and self._num_urgent >= URGENT_BLOCKS:
+        account, claimed = self._shares.get(of), self.claims.wants(key)
+        assert account is not None, "known, so it keeps something here"
+        if not claimed and self.next.is_storing_enough:
             self.num_lost += 1
             return
         slab = self._find_slab(account, None if claimed else self.value(of, key, content.node))
         if slab is None:
             self.num_lost += 1
             return
-        self._num_urgent += not claimed
         self._add(Hosted(key, slab, account, content, Presence.PLANNED))
-        self._stores[slab] = _Store(block, by, of)
+        self.next.store(slab, Store(block, by, of), is_urgent=not claimed)
 
     def find(self, keys: Sequence[BlockKey], start: int, end: int) -> int:
         """Return how many of `keys[start:end]` from the first on can be loaded in the next plan."""
@@ -317,7 +211,7 @@ class HostTier:
         entry = self._blocks.get(key)
         if entry is None or entry.presence is Presence.COMING:
             return False
-        self._loads[block] = entry.slab
+        self.next.load(entry.slab, block)
         self.num_from_disk += entry.from_disk
         self.num_guessed += entry.guessed
         entry.from_disk = entry.guessed = False
@@ -327,19 +221,11 @@ class HostTier:
 
     def unload(self, block: BlockId) -> bool:
         """Have the next plan not load a block, which is given up; False if it would not."""
-        slab = self._loads.pop(block, None)
+        slab = self.next.unload(block)
         if slab is None:
             return False
         self.let_go(slab)
         return True
-
-    def is_loading(self, block: BlockId) -> bool:
-        """Say whether what a block holds will be there only with the next plan."""
-        return block in self._loads
-
-    def storing(self) -> set[BlockId]:
-        """Return the blocks, free already, whose content the next plan stores."""
-        return {store.block for store in self._stores.values()}
 
     def blocks(self) -> Iterator[tuple[BlockKey, SlabId]]:
         """Iterate over what is here, with the slab that holds it, but for what is still to be stored or read."""
@@ -347,17 +233,10 @@ class HostTier:
 
     def take(self) -> Moves:
         """Return what is to be copied in the next plan; `landed` follows when that one is committed."""
-        if not (self._stores or self._loads):
-            return _NO_MOVES
-        stores, loads = self._stores, self._loads
-        self._stores, self._loads, self._num_urgent = {}, {}, 0
-        for slab in stores:
-            self.slabs.hold(slab)
-        return Moves(
-            tuple(SlabMove(store.block, slab) for slab, store in stores.items()),
-            tuple(SlabMove(block, slab) for block, slab in loads.items()),
-            Counter((store.by, store.of) for store in stores.values()),
-        )
+        moves = self.next.take()
+        for move in moves.stores:
+            self.slabs.hold(move.slab)
+        return moves
 
     def landed(self, stores: Iterable[SlabMove], loads: Iterable[SlabMove]) -> None:
         """Note that the copies of a plan have been made."""
@@ -376,10 +255,10 @@ class HostTier:
 
         What is known (`content`) says what it is worth; without it, it is worth as much as what was used just now.
         """
-        account = self._accounts.get(owner)
+        account = self._shares.get(owner)
         if account is None or key in self._blocks:
             return None
-        is_wanted = key in self._claimed or content is None
+        is_wanted = content is None or self.claims.wants(key)
         slab = self._find_slab(account, None if is_wanted or content is None else self.value(owner, key, content.node))
         if slab is None:
             return None
@@ -411,7 +290,7 @@ class HostTier:
             if entry is not None:
                 self._weigh(entry)
             else:
-                self._stores.pop(slab, None)  # it was for a load alone, which nobody plans any more
+                self.next.unstore(slab)  # it was for a load alone, which nobody plans any more
 
     def touch(self, entry: Hosted) -> None:
         """Note that a request found a block."""
@@ -427,15 +306,14 @@ class HostTier:
     def drop(self, key: BlockKey, *, erase: bool = False) -> None:
         """Let a block go; its slab is free when nobody holds it."""
         entry = self._blocks.pop(key)
-        self.num_broken += key in self._claimed
+        self.num_broken += self.claims.wants(key)
         slab, account = entry.slab, entry.account
         del self._by_slab[slab], account.blocks[slab]
         account.num_idle -= entry.idle
-        is_unwritten = slab in self._stores  # what is there may be another's, to be overwritten
-        if is_unwritten and not self.slabs.is_held(slab):
-            del self._stores[slab]  # else a planned load still needs it
-        self.slabs.give_back(slab, erase=erase or is_unwritten or slab in self._stale)
-        self._stale.discard(slab)
+        is_unwritten = slab in self.next.stored  # what is there may be another's, to be overwritten
+        if not self.slabs.is_held(slab):
+            self.next.unstore(slab)  # else a planned load still needs it
+        self.slabs.give_back(slab, erase=erase or is_unwritten)
 
     def watch(self) -> deque[BlockKey]:
         """Return what will have the keys of blocks that have come here, the latest ones: for the caller to empty."""
@@ -466,7 +344,7 @@ class HostTier:
 
     def _giver(self, account: HostAccount, *, is_needed: bool) -> HostAccount | None:
         """Return whose block goes for one more of an account: who is most above its share, or it itself."""
-        largest, shares = self._shares.largest(self._accounts.values()), self._shares
+        shares, largest = self._shares, self._shares.largest()
         if largest is not None and shares.overage(largest) > max(0.0, shares.overage(account)):
             return largest
         if account.num_idle:
@@ -484,24 +362,13 @@ class HostTier:
 
     # ------------------------------------------------------------ parts
 
-    def _claim(self, claim: _Claim, key: BlockKey) -> None:
-        claim.keys.append(key)
-        self._claimed[key] += 1
-        if self._claimed[key] == 1:
-            claim.account.num_claims += 1
-            self._weigh_key(key)
-
-    def _unclaim(self, account: HostAccount, keys: Iterable[BlockKey]) -> None:
-        for key in keys:
-            self._claimed[key] -= 1
-            if self._claimed[key]:
-                continue
-            del self._claimed[key]
-            account.num_claims -= 1
-            entry = self._blocks.get(key)
-            if entry is not None:
+    def _claim_changed(self, key: BlockKey) -> None:
+        """Weigh a block that is claimed now, or is not any more; then it is as good as used just now."""
+        entry = self._blocks.get(key)
+        if entry is not None:
+            if not self.claims.wants(key):
                 entry.last_use = max(entry.last_use, self.now)
-                self._weigh(entry)
+            self._weigh(entry)
 
     def _add(self, entry: Hosted) -> None:
         self._blocks[entry.key] = self._by_slab[entry.slab] = entry
@@ -510,32 +377,21 @@ class HostTier:
 
     def _be_ready(self, entry: Hosted) -> None:
         entry.presence = Presence.READY
-        self._stale.discard(entry.slab)
-        self._due.discard(entry.slab)
+        self.slabs.written(entry.slab)
         if self._fresh is not None:
             self._fresh.append(entry.key)
             self.restless[entry.account] = None
 
-    def _weigh_key(self, key: BlockKey) -> None:
-        entry = self._blocks.get(key)
-        if entry is not None:
-            self._weigh(entry)
-
     def _weigh(self, entry: Hosted) -> None:
         """Have a block stand among its account's idle ones, or not, with its value as it is now."""
         account = entry.account
-        idle = (
-            entry.presence is Presence.READY and entry.key not in self._claimed and not self.slabs.is_held(entry.slab)
-        )
+        is_free = entry.presence is Presence.READY and not self.slabs.is_held(entry.slab)
+        idle = is_free and not self.claims.wants(entry.key)
         account.num_idle += idle - entry.idle
         entry.idle = idle
         self._shares.grown(account)
         if idle:
             account.rank(entry, self.worth(entry))
-
-    def _close_if_done(self, account: HostAccount) -> None:
-        if not (account.ceiling or account.used or account.num_claims):
-            self._accounts.pop(account.owner, None)
 
     # ------------------------------------------------------------ proof
 
@@ -544,24 +400,12 @@ class HostTier:
         self.slabs.audit(list(self._by_slab))
         if {id(one) for one in self._by_slab.values()} != {id(one) for one in self._blocks.values()}:
             raise InvariantError("a block in host memory has no slab, or another's")
-        if any(not self.slabs.is_held(slab) for slab in self._loads.values()):
-            raise InvariantError("a plan loads from a slab that nobody holds for it")
-        if len(set(self._loads.values())) != len(self._loads):
-            raise InvariantError("a slab is loaded twice in one plan")
-        for slab in self._stores:
-            entry = self._by_slab.get(slab)
-            if not self.slabs.is_held(slab) and (entry is None or entry.presence is not Presence.PLANNED):
-                raise InvariantError("a plan stores to a slab that is not there for it")
-        claims = Counter(key for claim in self._claims.values() for key in claim.keys)
-        if claims != self._claimed:
-            raise InvariantError("a block is claimed by more sequences, or by fewer, than are waiting for it")
-        for account in self._accounts.values():
-            claimed = {key for claim in self._claims.values() if claim.account is account for key in claim.keys}
-            account.audit(claimed, self.slabs.is_held)
-        if sum(account.used for account in self._accounts.values()) != len(self._blocks):
+        planned = {slab for slab, one in self._by_slab.items() if one.presence is Presence.PLANNED}
+        self.next.audit(planned, self.slabs.is_held)
+        self.claims.audit(self.slabs.is_held)
+        self._shares.audit()
+        if sum(account.used for account in self._shares) != len(self._blocks):
             raise InvariantError("a block in host memory has no account")
-        if sum(account.ceiling for account in self._accounts.values()) != self._shares.total_ceiling:
-            raise InvariantError("the ceilings of all accounts are not what they sum up to")
 
 
 _REUSE = ReuseWeighted()

@@ -234,7 +234,7 @@ class Mover:
         return (
             self._pool.state(block) in (CACHED, SEALED)
             and block not in self._supply.copied
-            and not self._host.is_loading(block)
+            and not self._host.next.is_loading(block)
         )
 
     def _end_out(self, flight: _Flight) -> None:

@@ -1,13 +1,15 @@
 """Which slabs of host memory are free, and which must be left alone for a while. Knows nothing of blocks.
 
-    free ─▶ taken ─▶ given back ─▶ free, or dirty: to be overwritten first
-                        └─ while anybody holds it, it waits
+    free ─▶ taken ─▶ written ─▶ given back ─▶ free, or dirty: to be overwritten first
+                                    └─ while anybody holds it, it waits
 
 A hold is a copy that is planned, launched or under way, by the device or by the disk: until it is over the memory is
-not anybody else's.
+not anybody else's. A slab that is taken and not yet written is *stale* if what lies in it must be gone; when everything
+that must be gone is (`soil`), one asks `is_clean`.
 """
 
 from collections import deque
+from collections.abc import Container, Iterable
 
 from engine.errors import InvariantError
 from engine.request import SlabId
@@ -16,7 +18,7 @@ from engine.request import SlabId
 class SlabPool:
     """Hands out slabs. One that was never used comes after those that were, so that memory is used as it is needed."""
 
-    __slots__ = ("_clean", "_dirty", "_free", "_holds", "_leaving", "_num_begun", "num_slabs", "stale")
+    __slots__ = ("_clean", "_dirty", "_due", "_free", "_holds", "_leaving", "_num_begun", "_stale", "num_slabs")
 
     def __init__(self, num_slabs: int) -> None:
         self.num_slabs = num_slabs
@@ -24,7 +26,8 @@ class SlabPool:
         self._free: list[SlabId] = []  # of them; what they hold is anybody's
         self._clean: list[SlabId] = []  # overwritten, and not used since
         self._dirty: deque[SlabId] = deque()
-        self.stale: set[SlabId] = set()  # taken while they were dirty, or soiled, and not yet written to
+        self._stale: set[SlabId] = set()  # taken while they were dirty, or soiled, and not yet written to
+        self._due: set[SlabId] = set()  # what was to be overwritten when `soil` was called, and is not yet
         self._holds: dict[SlabId, int] = {}
         self._leaving: dict[SlabId, bool] = {}  # given back and held; whether they are to be overwritten
 
@@ -48,11 +51,19 @@ class SlabPool:
         if not self._dirty:
             return None
         slab = self._dirty.popleft()
-        self.stale.add(slab)
+        self._stale.add(slab)
         return slab
 
+    def written(self, slab: SlabId) -> None:
+        """Note that its taker has overwritten all of a slab."""
+        self._stale.discard(slab)
+        self._due.discard(slab)
+
     def give_back(self, slab: SlabId, *, erase: bool) -> None:
-        """Let a slab go; it is free when nobody holds it."""
+        """Let a slab go; it is free when nobody holds it. `erase`, or stale still: it is overwritten first."""
+        if slab in self._stale:
+            self._stale.remove(slab)
+            erase = True
         if slab in self._holds:
             self._leaving[slab] = erase
         elif erase:
@@ -80,21 +91,36 @@ class SlabPool:
         """Say whether a slab's memory is in use."""
         return slab in self._holds
 
-    def soil(self) -> set[SlabId]:
-        """Have all free slabs overwritten, and those that will be free: one of them may hold what must be gone.
+    # ------------------------------------------------------------ overwriting
 
-        Returns all that are to be.
+    @property
+    def is_clean(self) -> bool:
+        """Whether nothing is left to be overwritten of what `soil` has found; what was given up since is another's."""
+        return not self._due
+
+    def soil(self, unwritten: Iterable[SlabId]) -> None:
+        """Have all overwritten that may hold what must be gone.
+
+        That is what is free, what will be, and the taken slabs that nobody has written to yet (`unwritten`).
         """
         self._dirty += self._free
         self._free.clear()
         self._leaving = dict.fromkeys(self._leaving, True)
-        return {*self._dirty, *self._leaving}
+        self._stale.update(unwritten)
+        self._due = {*self._dirty, *self._leaving, *self._stale}
 
-    def take_dirty(self, limit: int) -> list[SlabId]:
-        """Return up to `limit` slabs that the caller overwrites at once; they are free then."""
-        slabs = [self._dirty.popleft() for _ in range(min(limit, len(self._dirty)))]
-        self._clean += reversed(slabs)
-        return slabs
+    def take_dirty(self, limit: int, waiting: Container[SlabId]) -> list[SlabId]:
+        """Return up to `limit` slabs that the caller overwrites at once: dirty ones, free then, and stale ones.
+
+        `waiting`: taken slabs that nothing is written to before that. Stale ones among the others are being written to.
+        """
+        due = [self._dirty.popleft() for _ in range(min(limit, len(self._dirty)))]
+        self._clean += reversed(due)
+        stale = [slab for slab in self._stale if slab in waiting][: limit - len(due)]
+        self._stale.difference_update(stale)
+        due += stale
+        self._due.difference_update(due)
+        return due
 
     def audit(self, taken: list[SlabId]) -> None:
         """Check that each slab is free, leaving or one of those that are taken. Raises InvariantError."""
@@ -105,5 +131,5 @@ class SlabPool:
             raise InvariantError("a slab waits for a hold that nobody has")
         if not self._holds.keys() <= {*taken, *self._leaving}:
             raise InvariantError("a free slab is in use")
-        if not self.stale <= set(taken):
+        if not self._stale <= set(taken):
             raise InvariantError("a slab is to be written to that nobody has taken")

@@ -122,7 +122,7 @@ class Tiers:
             block = self._supply.tree.get(key)
             if block is not None and self._supply.pool.state(block) == CACHED:
                 self._supply.erase(block)
-            elif block is not None or self._host.wants(key):
+            elif block is not None or self._host.claims.wants(key):
                 continue
             gone.append(key)
             if self._host.get(key) is not None:

@@ -301,14 +301,14 @@ def test_a_forgotten_account_leaves_nothing_in_host_memory() -> None:
     table = runner.start(list(range(8)))
     runner.finish(table)
     assert table.chain is not None
-    memory.host.claim(table.sequence, MINNOW, table.chain.keys[:1])
+    memory.host.claims.claim(table.sequence, MINNOW, table.chain.keys[:1])
     account.hard = 1
     memory.trim(account)
     assert memory.host.used(MINNOW) == 1, "kept, though nobody waits for it"
     account.hard = 0
     memory.trim(account)
     assert memory.host.used(MINNOW) == 2
-    memory.host.release(table.sequence)
+    memory.host.claims.release(table.sequence)
     memory.forget(MINNOW)
     assert memory.host.num_used == 0
     memory.audit()

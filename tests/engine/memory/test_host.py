@@ -9,8 +9,9 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from engine.errors import InvariantError
 from engine.memory.eviction.base import BlockKey, CachedNode
-from engine.memory.tiers.host import URGENT_BLOCKS, HostTier, Moves
+from engine.memory.tiers.host import HostTier
 from engine.memory.tiers.hosted import Content, Presence
+from engine.memory.tiers.moves import URGENT_BLOCKS, Moves
 from engine.request import BlockId, SequenceId, SlabId, TenantId
 from engine.step import SlabMove
 
@@ -64,17 +65,17 @@ class Machine(RuleBasedStateMachine):
         """A sequence is preempted; it claims as many of its blocks as there is room for."""
         keys: list[BlockKey] = []
         claimed = {one for _, held in self.claims.values() for one in held}
-        room = self.host.room(tenant)
+        room = self.host.claims.room(tenant)
         mine = sum(owner_of(one) == tenant for one in claimed)
         assert room == max(0, min(self.ceilings[tenant] - mine, self.host.num_slabs - len(claimed)))
         for number in numbers:
             one = key(tenant, number)
-            if self.host.num_unclaimed([*keys, one]) <= room:
+            if self.host.claims.num_new([*keys, one]) <= room:
                 keys.append(one)
         if keys and self.ceilings[tenant] and self.host.num_slabs:
             sequence = SequenceId(self.next_sequence)
             self.next_sequence += 1
-            self.host.claim(sequence, tenant, keys)
+            self.host.claims.claim(sequence, tenant, keys)
             self.claims[sequence] = (tenant, keys)
 
     @rule(choice=st.integers(0, 20))
@@ -82,9 +83,9 @@ class Machine(RuleBasedStateMachine):
         """A sequence is back, or gone."""
         if self.claims:
             sequence = list(self.claims)[choice % len(self.claims)]
-            self.host.release(sequence)
+            self.host.claims.release(sequence)
             del self.claims[sequence]
-        self.host.release(SequenceId(-1))
+        self.host.claims.release(SequenceId(-1))
 
     @rule(
         tenant=st.sampled_from(TENANTS),
@@ -123,7 +124,7 @@ class Machine(RuleBasedStateMachine):
         assert self.host.load(one, at) is bool(found)
         if found:
             self.loading[at] = one
-            if at not in self.host.storing():  # else that comes first
+            if at not in self.host.next.stored_blocks():  # else that comes first
                 self.device[at] = None
 
     @rule()
@@ -242,10 +243,10 @@ class Machine(RuleBasedStateMachine):
             assert slab not in self.erased
         for slab, one in self.held.items():
             assert self.arena[slab] == one
-        assert not (self.stale and self.host.is_clean), "something is left of what was erased"
-        shares, accounts = self.host._shares, list(self.host.accounts())
-        most = [shares.overage(account) for account in accounts if account.num_idle]
-        largest = shares.largest(accounts)
+        assert not (self.stale and self.host.slabs.is_clean), "something is left of what was erased"
+        shares = self.host._shares
+        most = [shares.overage(account) for account in shares if account.num_idle]
+        largest = shares.largest()
         assert (largest is None) == (not most)
         assert largest is None or shares.overage(largest) == max(most)
 
@@ -268,7 +269,7 @@ def make_host(num_slabs: int = 4, ceiling: int = 4) -> HostTier:
     host = HostTier(num_slabs)
     host.limit(TENANTS[0], ceiling)
     keys = [key(TENANTS[0], number) for number in range(2)]
-    host.claim(SequenceId(1), TENANTS[0], keys)
+    host.claims.claim(SequenceId(1), TENANTS[0], keys)
     for number in (1, 0):
         evict(host, keys[number], number)
     return host
@@ -298,10 +299,10 @@ def test_claims_twice_are_a_mistake() -> None:
     """A sequence has one claim at most."""
     host = make_host()
     with pytest.raises(InvariantError, match="twice"):
-        host.claim(SequenceId(1), TENANTS[0], [])
+        host.claims.claim(SequenceId(1), TENANTS[0], [])
 
 
-@pytest.mark.parametrize("field", ["idle", "_claimed", "_stores", "_holds", "_loads", "_blocks", "ceiling", "num_idle"])
+@pytest.mark.parametrize("field", ["idle", "_counts", "_stores", "_holds", "_loads", "_blocks", "ceiling", "num_idle"])
 def test_audit_finds(field: str) -> None:
     """Whatever is changed behind the tier's back, the audit says so."""
     host = make_host()
@@ -311,14 +312,14 @@ def test_audit_finds(field: str) -> None:
     assert entry is not None
     if field == "idle":
         entry.idle = True
-    elif field == "_claimed":
-        host._claimed[entry.key] += 1
+    elif field == "_counts":
+        host.claims._counts[entry.key] += 1
     elif field == "_stores":
-        host._stores[SlabId(3)] = host._stores[SlabId(0)]
+        host.next._stores[SlabId(3)] = host.next._stores[SlabId(0)]
     elif field == "_holds":
         host.slabs._holds[SlabId(3)] = 1
     elif field == "_loads":
-        host._loads[BlockId(3)] = SlabId(0)
+        host.next._loads[BlockId(3)] = SlabId(0)
     elif field == "_blocks":
         host._blocks.popitem()
     else:
@@ -331,7 +332,7 @@ def full_host() -> tuple[HostTier, list[BlockKey]]:
     """Return a tier of two slabs, both idle and taken, and the keys: of what is there, and of two blocks more."""
     host = make_host(num_slabs=2)
     commit(host)
-    host.release(SequenceId(1))
+    host.claims.release(SequenceId(1))
     return host, [key(TENANTS[0], number) for number in range(4)]
 
 
@@ -340,7 +341,7 @@ def test_a_slab_is_not_stored_to_before_a_load_from_it_is_over() -> None:
     host, keys = full_host()
     host.load(keys[0], BlockId(8))
     host.load(keys[1], BlockId(9))
-    host.claim(SequenceId(2), TENANTS[0], keys[2:])
+    host.claims.claim(SequenceId(2), TENANTS[0], keys[2:])
     evict(host, keys[2], 2)
     moves = host.take()
     assert not moves.stores
@@ -358,7 +359,7 @@ def test_a_load_into_a_block_that_is_given_up_is_not_made() -> None:
     host, keys = full_host()
     host.load(keys[0], BlockId(8))
     evict(host, keys[0], 8)
-    assert not host.is_loading(BlockId(8))
+    assert not host.next.is_loading(BlockId(8))
     assert host.take() == ((), (), None)
     assert host.find(keys, 0, 2) == 2
 
@@ -370,7 +371,7 @@ def test_a_slab_that_was_given_up_is_free_when_its_load_is_dropped() -> None:
     host.limit(TENANTS[0], 0)
     host.limit(TENANTS[0], 4)
     assert host.find(keys, 0, 1) == 0
-    host.claim(SequenceId(2), TENANTS[0], keys[:1])
+    host.claims.claim(SequenceId(2), TENANTS[0], keys[:1])
     evict(host, keys[0], 8)
     host.audit()
     assert host.take() == ((), (), None)
@@ -449,7 +450,7 @@ def test_only_so_many_are_stored_within_a_step_for_nobody() -> None:
     host = HostTier(100)
     host.limit(TENANTS[0], 100)
     keys = [key(TENANTS[0], number) for number in range(URGENT_BLOCKS + 5)]
-    host.claim(SequenceId(1), TENANTS[0], keys[-2:])
+    host.claims.claim(SequenceId(1), TENANTS[0], keys[-2:])
     for number, one in enumerate(keys):
         evict(host, one, number)
     assert len(host.take().stores) == URGENT_BLOCKS + 2

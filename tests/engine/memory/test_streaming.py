@@ -8,7 +8,8 @@ from engine.memory.lookup import Match
 from engine.memory.manager import KVMemory
 from engine.memory.streaming import can_offload, num_movable, offload, recall
 from engine.memory.table import NOWHERE, BlockTable
-from engine.memory.tiers.host import Moves, Streamed
+from engine.memory.tiers.claims import Streamed
+from engine.memory.tiers.moves import Moves
 from engine.request import SequenceId, TenantId
 from engine.step import CacheShape
 
@@ -78,7 +79,7 @@ def test_the_oldest_blocks_go() -> None:
     chain = one.chain()
     match = one.memory.lookup.match(chain, TOKENS[:20])
     assert (len(match.blocks), match.num_hosted) == (0, 3)
-    assert one.memory.host.claims(Streamed(SequenceId(1))) == table.chain.keys[:3]  # type: ignore[union-attr]
+    assert one.memory.host.claims.of(Streamed(SequenceId(1))) == table.chain.keys[:3]  # type: ignore[union-attr]
 
 
 def test_all_full_blocks_may_go_and_the_next_ones_join_the_tree() -> None:
@@ -173,7 +174,7 @@ def test_slabs_are_held_until_no_step_reads_them() -> None:
     assert all(one.memory.host.slabs.is_held(slab) for slab in slabs)
     assert table.hosted == ()
     one.memory.let_unread_go()
-    one.memory.host.release(Streamed(SequenceId(1)))
+    one.memory.host.claims.release(Streamed(SequenceId(1)))
     assert sorted(one.memory.host.take_dirty(9)) == sorted(slabs)
     one.memory.audit()
 
@@ -186,7 +187,7 @@ def test_begins_on_what_is_in_host_memory() -> None:
     one.plan()
     one.memory.free(first, 2.0)
     one.memory.let_unread_go()
-    one.memory.host.release(Streamed(SequenceId(1)))
+    one.memory.host.claims.release(Streamed(SequenceId(1)))
     chain = one.chain()
     match = one.memory.lookup.match_streamed(chain, TOKENS[:50], OWNER, 4)
     assert (match.num_streamed, match.num_tokens) == (10, 40)
@@ -203,7 +204,7 @@ def test_begins_with_what_the_device_has_of_it() -> None:
     one.plan()
     one.memory.free(first, 2.0)
     one.memory.let_unread_go()
-    one.memory.host.release(Streamed(SequenceId(1)))
+    one.memory.host.claims.release(Streamed(SequenceId(1)))
     chain = one.chain()
     match = one.memory.lookup.match_streamed(chain, TOKENS[:50], OWNER, 3)
     assert (match.num_streamed, len(match.blocks), match.idle) == (6, 3, 3)
@@ -232,7 +233,7 @@ def test_audit_finds(wrong: str) -> None:
     table = one.open(1, 20)
     one.offload(table, 3)
     if wrong == "claim":
-        one.memory.host.unkeep(SequenceId(1), 1)
+        one.memory.host.claims.release_last(Streamed(SequenceId(1)), 1)
     elif wrong == "slab":
         table.hosted = (*table.hosted[:2], table.hosted[0])
     else:

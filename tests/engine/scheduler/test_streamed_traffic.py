@@ -78,4 +78,4 @@ def test_any_mix(
         assert len(world.tokens[sequence]) == world.granted[sequence]
         world.assert_exact(sequence)
     world.assert_empty()
-    assert not world.scheduler.memory.host.claimants()
+    assert not world.scheduler.memory.host.claims.sequences()

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from engine.memory.tiers.host import Streamed
+from engine.memory.tiers.claims import Streamed
 from engine.request import BeamParams, FinishReason, RefusalCode, SequenceId
 from engine.scheduler.sizing import window_blocks
 from tests.engine.world import BLOCK_BYTES, World
@@ -301,7 +301,7 @@ def test_a_cancelled_one_leaves_nothing_behind(ahead: bool) -> None:
     sequence = world.submit("whale", 300, 60)
     while len(world.tokens[sequence]) < 3:
         world.step()
-    assert world.scheduler.memory.host.has_claim(Streamed(sequence))
+    assert Streamed(sequence) in world.scheduler.memory.host.claims
     world.cancel(sequence)
     world.run()
     assert world.finished[sequence] is FinishReason.CANCELLED
@@ -370,7 +370,7 @@ def test_a_preempted_one_finds_its_blocks_again() -> None:
     assert state.table is not None
     num_hosted = state.table.num_hosted
     roster.preempt(state, -1, world.now)
-    assert len(world.scheduler.memory.host.claims(Streamed(sequence))) == num_hosted
+    assert len(world.scheduler.memory.host.claims.of(Streamed(sequence))) == num_hosted
     computed = world.scheduler.prompt_tokens
     world.step()
     assert world.scheduler.prompt_tokens - computed <= 305 - 4 * num_hosted
