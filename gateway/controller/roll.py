@@ -3,6 +3,7 @@
 import asyncio
 import time
 from collections.abc import Set as AbstractSet
+from functools import partial
 
 import structlog
 from django.db import Error
@@ -25,13 +26,13 @@ async def keep(threads: DatabaseThreads, connected: AbstractSet[str]) -> None:
     while True:
         await asyncio.sleep(TIDY_SECONDS)
         try:
-            # Read anew: after a suspended machine wakes, a worker must be seen before it can be forgotten.
             known = await threads.call(read_workers)
             silent = [worker for worker in connected & known.keys() if known[worker].silent_seconds > SEEN_SECONDS]
             if silent:
                 await threads.call(seen, worker_ids=silent)
             if time.monotonic() - started_at > SETTLE_SECONDS:
-                for worker in await threads.call(forget_stale, older_than_seconds=FORGET_SECONDS):
+                away = partial(forget_stale, older_than_seconds=FORGET_SECONDS, connected=frozenset(connected))
+                for worker in await threads.call(away):
                     log.warning("worker_forgotten", worker=worker)
         except Error as error:
             log.warning("tidy_failed", reason=str(error).strip())

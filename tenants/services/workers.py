@@ -1,6 +1,6 @@
 """Workers announce themselves, ack policy versions, drain, and are forgotten when they stay away."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from datetime import UTC, datetime, timedelta
 
 from django.db import transaction
@@ -133,12 +133,16 @@ def set_draining(*, worker_id: str, draining: bool, actor: Actor) -> WorkerView:
 
 
 @transaction.atomic
-def forget_stale(*, older_than_seconds: float = 3600.0) -> list[str]:
+def forget_stale(*, older_than_seconds: float = 3600.0, connected: Collection[str] = ()) -> list[str]:
     """Delete workers, with their acks, that have been silent for so long; return their ids.
 
     That they may come back with their disks is written down, see `absent`.
+
+    Args:
+        older_than_seconds: for how long they were last heard of.
+        connected: who is kept, however long: the clock, or the whole machine, may have stood still since.
     """
-    silent = Q(last_seen_at__lt=timezone.now() - timedelta(seconds=older_than_seconds))
+    silent = Q(last_seen_at__lt=timezone.now() - timedelta(seconds=older_than_seconds)) & ~Q(pk__in=connected)
     gone = list(Worker.objects.select_for_update(skip_locked=True).filter(silent).order_by("pk"))
     for row in gone:
         _write_down("worker.forgotten", row, Actor("system", "controller", "controller"))

@@ -165,6 +165,7 @@ def test_long_silent_workers_are_forgotten_with_their_acks(make_worker: Callable
     mark_applied(worker_id="old", version=1, applied_at=1.0)
     grow_silent("old", 3700)
     grow_silent("new", 3500)
+    assert forget_stale(connected={"old"}) == []
     assert forget_stale() == ["old"]
     assert forget_stale() == []
     assert [row.pk for row in Worker.objects.all()] == ["new"]
