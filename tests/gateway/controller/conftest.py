@@ -98,7 +98,7 @@ class Process:
     def kill(self) -> None:
         """Kill it with no chance to say goodbye."""
         self.popen.send_signal(signal.SIGKILL)
-        self.popen.wait(10)
+        self.popen.wait(60)
 
 
 @pytest.fixture

@@ -50,13 +50,13 @@ def test_a_second_controller_takes_over(tenant: str, sockets: Path, start_proces
         async with scripted_worker("orphan", sockets) as worker:
             await join(worker)
             first = await asyncio.to_thread(start_process)
-            await until_stored(lambda: all_applied(1), 30)
+            await until_stored(lambda: all_applied(1))
             second = await asyncio.to_thread(start_process)
             await until(lambda: "controller_stands_by" in second.log())
             first_epoch = worker.mark[1]
             await asyncio.to_thread(first.kill)
             version = await in_thread(lambda: set_hard(tenant, 1, 33 << 20))
-            await until_stored(lambda: all_applied(version), 30)
+            await until_stored(lambda: all_applied(version))
             assert worker.grants[tenant].kv_hard_bytes == 33 << 20
             assert worker.mark[1] >> TERM_BITS > first_epoch >> TERM_BITS
             assert len(await in_thread(lambda: rows(HOLDERS))) == 1
@@ -73,7 +73,7 @@ def test_sigterm_ends_it_cleanly(tenant: str, sockets: Path, start_process: Call
             process = await asyncio.to_thread(start_process)
             await until(lambda: worker.pushes)
             process.popen.send_signal(signal.SIGTERM)
-            status = await asyncio.to_thread(process.popen.wait, 30)
+            status = await asyncio.to_thread(process.popen.wait, 60)
             assert status == 0, process.log()
             await until(lambda: not worker.connected)
             assert await in_thread(lambda: rows(HOLDERS)) == []
@@ -92,7 +92,7 @@ def test_sigterm_ends_one_that_stands_by(tenant: str, sockets: Path, start_proce
             process = await asyncio.to_thread(start_process)
             await until(lambda: "controller_stands_by" in process.log())
             process.popen.send_signal(signal.SIGTERM)
-            assert await asyncio.to_thread(process.popen.wait, 30) == 0, process.log()
+            assert await asyncio.to_thread(process.popen.wait, 60) == 0, process.log()
             assert worker.num_streams == 1
 
     asyncio.run(story())
@@ -206,7 +206,7 @@ def test_any_faults_in_any_order_lose_and_double_nothing(tenant: str, sockets: P
             hard = 90 << 20
             await in_thread(lambda: set_group_hard(hard))
             version = await in_thread(lambda: set_hard(tenant, selectors.policy(tenant).version, hard))
-            await until_stored(lambda: all_applied(version), 20)
+            await until_stored(lambda: all_applied(version))
             await until(lambda: not any(worker.journal for worker in workers))
             await until(lambda: sum(worker.grants[tenant].kv_hard_bytes for worker in workers) == hard)
             await until(lambda: sum(worker.groups["house"].kv_hard_bytes for worker in workers) == hard)

@@ -11,7 +11,7 @@ from typing import Any
 from django.utils import timezone
 
 from engine.protocol import engine_pb2 as pb
-from gateway.controller import roll
+from gateway.controller import boosts, roll
 from tenants import selectors
 from tenants.contracts import PolicyAcks, ShadowLimits
 from tenants.models import AuditEvent, Boost
@@ -136,7 +136,7 @@ def test_limits_follow_the_traffic_and_flow_back(tenant: str, sockets: Path) -> 
 def test_a_dead_workers_share_comes_back_after_its_lease(tenant: str, sockets: Path, monkeypatch: Any) -> None:
     """Until then nobody else gets it, for it may be serving, cut off; afterwards the other has the whole limit."""
     monkeypatch.setattr(roll, "SETTLE_SECONDS", 0.0)
-    monkeypatch.setattr(roll, "FORGET_SECONDS", 2.0)
+    monkeypatch.setattr(roll, "FORGET_SECONDS", 6.0)
     monkeypatch.setattr(roll, "TIDY_SECONDS", 0.3)
     monkeypatch.setattr(roll, "SEEN_SECONDS", 0.3)
 
@@ -185,19 +185,19 @@ def test_a_new_leader_keeps_what_demand_has_moved(tenant: str, sockets: Path) ->
     asyncio.run(story())
 
 
-def test_a_boost_ends_within_a_second_of_its_time(tenant: str, sockets: Path) -> None:
-    """The worker holds the boosted limit until then, and the old one afterwards."""
+def test_a_boost_ends_at_its_time(tenant: str, sockets: Path) -> None:
+    """The worker holds the boosted limit until then, and the old one afterwards; nobody waits for the next look."""
 
     async def story() -> None:
         async with scripted_worker("boosted", sockets) as worker, controller():
             await join(worker)
             await until_stored(lambda: all_applied(1))
-            boost_id = await in_thread(lambda: boost(tenant, 2.0, kv_hard_bytes=200 * MIB))
-            await until(lambda: worker.grants[tenant].kv_hard_bytes == 200 * MIB)
+            boost_id = await in_thread(lambda: boost(tenant, 3.0, kv_hard_bytes=200 * MIB))
             row = await until_stored(lambda: ended(boost_id))
-            assert 0 <= (row.ended_at - row.ends_at).total_seconds() < 1
+            assert 0 <= (row.ended_at - row.ends_at).total_seconds() < boosts.LOOK_SECONDS / 2
             acks = await until_stored(lambda: all_applied(row.ended_version))
             assert worker.grants[tenant].kv_hard_bytes == 100 * MIB
+            assert 200 * MIB in [policy.kv_hard_bytes for push in worker.pushes for policy in push.tenants]
             assert acks.tenant_id == tenant
 
     asyncio.run(story())
@@ -279,7 +279,7 @@ def test_a_newer_version_never_loses_whoever_is_killed(
             for worker in (one, two):
                 await join(worker)
             process = await asyncio.to_thread(start_process)
-            await until_stored(lambda: all_applied(1), 30)
+            await until_stored(lambda: all_applied(1))
             version = 1
             for turn in range(4):
                 for _ in range(random.randint(3, 8)):
@@ -291,12 +291,12 @@ def test_a_newer_version_never_loses_whoever_is_killed(
                 hard = 91 + turn
                 version = await in_thread(lambda hard=hard: write(tenant, kv_hard_bytes=hard * MIB))
                 process = await asyncio.to_thread(start_process)
-                await until_stored(lambda at=version: all_applied(at), 30)
+                await until_stored(lambda at=version: all_applied(at))
                 await until(lambda hard=hard: sum(w.grants[tenant].kv_hard_bytes for w in (one, two)) == hard * MIB)
             back = await in_thread(
                 lambda: revert_policy(tenant_id=tenant, version=1, expected_version=version, actor=SYSTEM)
             )
-            await until_stored(lambda: all_applied(back.version), 30)
+            await until_stored(lambda: all_applied(back.version))
             await until(lambda: sum(worker.grants[tenant].kv_hard_bytes for worker in (one, two)) == 100 * MIB)
             for worker in (one, two):
                 marks = [(push.version, push.epoch) for push in worker.pushes]

@@ -114,7 +114,7 @@ def test_a_killed_worker_is_met_again(tenant: str, engine: WorkerProcess) -> Non
             engine.kill()
             version = await in_thread(lambda: set_hard(tenant, 1, 3 * MIB))
             await asyncio.to_thread(lambda: engine.start().wait_ready(cores=2))
-            await until_stored(lambda: all_applied(version), 20)
+            await until_stored(lambda: all_applied(version))
 
     asyncio.run(story())
 

@@ -126,7 +126,7 @@ def test_records_wait_while_the_table_is_locked(tenant: str, sockets: Path) -> N
                 with transaction.atomic(), connection.cursor() as cursor:
                     lock(cursor)
                     loop.call_soon_threadsafe(locked.set)
-                    asyncio.run_coroutine_threadsafe(release.wait(), loop).result(30)
+                    asyncio.run_coroutine_threadsafe(release.wait(), loop).result(120)
 
             holding = asyncio.create_task(in_thread(hold))
             await locked.wait()

@@ -28,7 +28,7 @@ class Store:
     def __call__(self, entries: Sequence[UsageEntry]) -> int:
         """Store, when it may."""
         self.calls += 1
-        assert self.may_store.wait(10)
+        assert self.may_store.wait(60)
         if self.failures:
             self.failures -= 1
             raise OperationalError("the database is away")

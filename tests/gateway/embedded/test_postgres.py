@@ -46,7 +46,7 @@ class _Runs:
     def kill(self, signum: signal.Signals = signal.SIGINT) -> None:
         if self.process is not None:
             self.process.send_signal(signum)
-            self.process.wait(20)
+            self.process.wait(60)
             self.process = None
 
 

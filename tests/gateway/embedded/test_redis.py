@@ -27,7 +27,7 @@ def run(server: EmbeddedRedis) -> "Iterator[list[subprocess.Popen[bytes]]]":
     yield started
     for process in started:
         process.terminate()
-        process.wait(20)
+        process.wait(60)
 
 
 def _start(server: EmbeddedRedis) -> "subprocess.Popen[bytes]":
@@ -46,7 +46,7 @@ def test_it_keeps_data_over_a_restart_and_has_no_port(
         client.set("kept", "7")
         assert client.config_get("port") == {"port": "0"}
     first.terminate()
-    first.wait(20)
+    first.wait(60)
     run.append(_start(server))
     with redis.Redis.from_url(server.url) as client:
         assert client.get("kept") == b"7"
