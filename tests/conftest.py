@@ -19,7 +19,7 @@ def product(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningProduct
     from tests.engine.tiny_model import make_tiny_model
 
     folder = tmp_path_factory.mktemp("product")
-    model = make_tiny_model(folder / "tiny")
+    model = make_tiny_model(folder / "tiny", max_context=1 << 15)  # room for streams that a test cuts off
     with running_product(folder / "var", {"ENGINE_MODEL": str(model)}) as running:
         yield running
 

@@ -10,7 +10,7 @@ from openai import AsyncOpenAI, OpenAI
 
 from tests.product import ROOT, RunningProduct
 from tests.sdk.faulty import Faulty, faulty
-from tests.sdk.place import Place, SdkTenant
+from tests.sdk.place import ROOM, Place, SdkTenant
 
 HERE = ROOT / "tests" / "sdk"
 
@@ -40,8 +40,8 @@ def place(product: RunningProduct, proxy: Faulty) -> Iterator[Place]:
 
 @pytest.fixture(scope="session")
 def home(place: Place) -> SdkTenant:
-    """A tenant of this suite's own, whose usage the tests look up."""
-    return place.tenant()
+    """A tenant of this suite's own, whose usage the tests look up, with room for what they cut off."""
+    return place.tenant(**ROOM)
 
 
 @pytest.fixture(scope="session")

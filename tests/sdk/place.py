@@ -10,6 +10,8 @@ from tests.product import RunningProduct, wait_for
 from tests.sdk.tls import Secured
 
 LEDGER_SECONDS = 120
+ENDLESS = 30_000  # tokens: of an output that is cut off long before its end
+ROOM = {"max_context": 1 << 15, "max_output": 1 << 15}  # what a policy needs for it
 
 
 @dataclass
@@ -74,7 +76,7 @@ class Place:
         assert answer.is_success, answer.text
         return dict(answer.json()) if answer.content else {}
 
-    def for_javascript(self, secured: Secured) -> dict[str, str]:
+    def for_javascript(self, secured: Secured) -> dict[str, Any]:
         """Return what the JavaScript suite is told of it."""
         return {
             "baseURL": self.base_url,
@@ -84,6 +86,8 @@ class Place:
             "faultyURL": self.faulty_url,
             "secureURL": secured.base_url,
             "certificate": secured.certificate,
+            "endless": ENDLESS,
+            "room": ROOM,
         }
 
     def close(self) -> None:

@@ -26,7 +26,7 @@ test("options of a stream without a stream are named", () =>
   refusedField({ stream_options: { include_usage: true } }, "stream_options"));
 
 test("a prompt that can't fit has a code", async () => {
-  const error = await failure(chat({ messages: [{ role: "user", content: "hello ".repeat(4000) }] }));
+  const error = await failure(chat({ messages: [{ role: "user", content: "hello ".repeat(20_000) }] }));
   assert.equal(error.code, "context_length_exceeded");
 });
 

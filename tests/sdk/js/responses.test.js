@@ -93,9 +93,9 @@ test("a response in the background is there at the end", async () => {
 });
 
 test("a response in the background is cancelled", async () => {
-  const tenant = await newTenant();
+  const tenant = await newTenant(place.room);
   const from = dial({ apiKey: await tenant.key() });
-  const body = { background: true, max_output_tokens: 1900, ignore_eos: true };
+  const body = { background: true, max_output_tokens: place.endless, ignore_eos: true };
   const { data: made, request_id } = await respond("hello", body, from).withResponse();
   assert.equal((await from.responses.cancel(made.id)).status, "cancelled");
   assert.equal((await tenant.record(request_id)).finish_reason, "cancelled");
@@ -169,14 +169,16 @@ test("realtime runs several at once", async () => {
 });
 
 test("realtime cancels", async () => {
+  const from = dial({ apiKey: await (await newTenant(place.room)).key() });
   let asked = false;
-  const events = await realtime(isDone, (event, socket) => {
-    if (event.type === "session.created") socket.send(create(1900));
+  const onEvent = (event, socket) => {
+    if (event.type === "session.created") socket.send(create(place.endless));
     if (event.type === "response.output_text.delta" && !asked) {
       asked = true;
       socket.send({ type: "response.cancel" });
     }
-  });
+  };
+  const events = await realtime(isDone, onEvent, from);
   assert.equal(events.find(isDone).response.status, "cancelled");
 });
 

@@ -4,7 +4,7 @@ import assert from "node:assert/strict";
 import { test } from "node:test";
 import { HELLO, WHOLE, all, chat, client, dial, joined, newTenant, place, text } from "./place.js";
 
-const LONG = { max_completion_tokens: 1900, stream: true, ...WHOLE };
+const ENDLESS = { max_completion_tokens: place.endless, stream: true, ...WHOLE };
 
 test("a stream says what the whole answer says", async () => {
   const [whole, chunks] = [await chat({ ...WHOLE }), await all(await chat({ stream: true, ...WHOLE }))];
@@ -72,20 +72,20 @@ test("a stream can be sent on as lines of JSON", async () => {
 });
 
 test("breaking off cancels the request", async () => {
-  const tenant = await newTenant();
-  const { data: stream, request_id } = await chat(LONG, {}, dial({ apiKey: await tenant.key() })).withResponse();
+  const tenant = await newTenant(place.room);
+  const { data: stream, request_id } = await chat(ENDLESS, {}, dial({ apiKey: await tenant.key() })).withResponse();
   let count = 0;
   for await (const _ of stream) if (++count === 3) break;
   const record = await tenant.record(request_id);
   assert.equal(record.finish_reason, "cancelled");
-  assert.ok(record.completion_tokens > 0 && record.completion_tokens < 1900);
+  assert.ok(record.completion_tokens > 0 && record.completion_tokens < place.endless);
 });
 
 test("aborting by signal cancels the request", async () => {
-  const tenant = await newTenant();
+  const tenant = await newTenant(place.room);
   const abort = new AbortController();
   const from = dial({ apiKey: await tenant.key() });
-  const { data: stream, request_id } = await chat(LONG, { signal: abort.signal }, from).withResponse();
+  const { data: stream, request_id } = await chat(ENDLESS, { signal: abort.signal }, from).withResponse();
   for await (const _ of stream) abort.abort();
   assert.equal((await tenant.record(request_id)).finish_reason, "cancelled");
 });
