@@ -48,8 +48,8 @@ def campaigns(product: RunningProduct) -> list[Campaign]:
     url = place.base_url.removesuffix("/v1")
     tenant = place.tenant(**POLICY)
     key = tenant.key()
-    v1 = httpx.get(f"{url}/v1/openapi.json").json()
-    management = httpx.get(f"{url}/api/schema/?format=json", headers={"accept": "application/json"}).json()
+    v1 = httpx.get(f"{url}/v1/openapi.json", timeout=120).json()
+    management = httpx.get(f"{url}/api/schema/?format=json", headers={"accept": "application/json"}, timeout=120).json()
     operator = str(product.serve["operator"]["api_key"])
     place.close()
     own, theirs = {"authorization": f"Bearer {key}"}, {"authorization": f"Bearer {operator}"}

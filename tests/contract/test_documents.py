@@ -20,7 +20,7 @@ OPERATIONS = [f"{method.upper()} {path}" for path, item in document()["paths"].i
 def v1(target: Any, stranger_key: str) -> Campaign:
     """The document of `/v1`, as it is served."""
     url = target.base_url.removesuffix("/v1")
-    served = httpx.get(f"{url}/v1/openapi.json").json()
+    served = httpx.get(f"{url}/v1/openapi.json", timeout=120).json()
     return Campaign(closed(named(served, target.model)), url, {"authorization": f"Bearer {stranger_key}"})
 
 
@@ -35,7 +35,7 @@ def test_v1_answers_as_its_document_says(v1: Campaign, label: str) -> None:
 def test_v1_serves_as_its_document_says(target: Any, stranger_key: str, label: str) -> None:
     """Of cases that are mostly served: what is served has the form that the document says."""
     url = target.base_url.removesuffix("/v1")
-    served = httpx.get(f"{url}/v1/openapi.json").json()
+    served = httpx.get(f"{url}/v1/openapi.json", timeout=120).json()
     headers = {"authorization": f"Bearer {stranger_key}"}
     campaign = Campaign(closed(lean(named(served, target.model))), url, headers, modes=(GenerationMode.POSITIVE,))
     [operation] = [one for one in campaign.operations() if one.label == label]
@@ -48,7 +48,7 @@ def test_the_management_api_answers_as_its_document_says(product: RunningProduct
     tenant = target.tenant()
     made = target.manage("POST", f"tenants/{tenant.slug}/management-keys/", {"name": "fuzz", "role": "owner"})
     url = target.base_url.removesuffix("/v1")
-    served = httpx.get(f"{url}/api/schema/?format=json", headers={"accept": "application/json"}).json()
+    served = httpx.get(f"{url}/api/schema/?format=json", headers={"accept": "application/json"}, timeout=120).json()
     campaign = Campaign(placed(served, tenant.slug), url, {"authorization": f"Bearer {made['secret']}"})
     for operation in campaign.operations():
         campaign.run(operation, MANAGED, 7)

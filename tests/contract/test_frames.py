@@ -99,7 +99,7 @@ def told(target: Any, key: str, text: str) -> list[dict[str, Any]]:
     """Send one event and then one that is surely refused; return what is told until both are answered."""
     url = str(target.product.serve["ws_url"])
     answers: list[dict[str, Any]] = []
-    with connect(url, additional_headers={"authorization": f"Bearer {key}"}, proxy=None) as socket:
+    with connect(url, additional_headers={"authorization": f"Bearer {key}"}, proxy=None, open_timeout=120) as socket:
         socket.send(text)
         socket.send('{"type": "last", "event_id": "last"}')
         num_running, is_last = 0, False

@@ -48,7 +48,8 @@ def over_websocket(url: str, raw: str, model: str) -> tuple[str, str]:
     """Generate the same over the realtime socket; return the text and the response's id."""
     response = {"model": model, "input": HELLO, "max_output_tokens": 24, "temperature": 0, "ignore_eos": True}
     text = ""
-    with connect(url, subprotocols=["realtime", f"openai-insecure-api-key.{raw}"], proxy=None) as socket:
+    protocols = ["realtime", f"openai-insecure-api-key.{raw}"]
+    with connect(url, subprotocols=protocols, proxy=None, open_timeout=60) as socket:
         socket.send(json.dumps({"type": "response.create", "response": response}))
         while (event := json.loads(socket.recv(timeout=60)))["type"] != "response.done":
             text += event.get("delta", "")

@@ -13,8 +13,8 @@ from tests.gateway.wire.stack import Process, Stack, wait_for
 
 def test_health(stack: Stack) -> None:
     """Life and readiness are told without a key."""
-    assert httpx.get(f"{stack.url}/healthz").json() == {"status": "ok"}
-    ready = httpx.get(f"{stack.url}/readyz").json()
+    assert httpx.get(f"{stack.url}/healthz", timeout=60).json() == {"status": "ok"}
+    ready = httpx.get(f"{stack.url}/readyz", timeout=60).json()
     assert ready["status"] == "ok"
     assert ready["workers"] == 2
 
@@ -40,15 +40,15 @@ def answered(port: int, process: Process) -> httpx.Response | None:
 def test_every_response_has_a_request_id(stack: Stack) -> None:
     """Also pages of Django's, static files and refusals; no two are the same."""
     paths = ("/healthz", "/sign-in/", "/static/nothing.js", "/v1/models", "/api/v1/tenants/", "/nothing/")
-    ids = [httpx.get(stack.url + path).headers["x-request-id"] for path in paths]
+    ids = [httpx.get(stack.url + path, timeout=60).headers["x-request-id"] for path in paths]
     assert len(set(ids)) == len(paths)
     assert all(name.startswith("req_") for name in ids)
 
 
 def test_static_files(stack: Stack) -> None:
     """A missing file and a path that climbs out are 404; nothing is guessed."""
-    assert httpx.get(f"{stack.url}/static/nothing.js").status_code == 404
-    with httpx.Client() as client:
+    assert httpx.get(f"{stack.url}/static/nothing.js", timeout=60).status_code == 404
+    with httpx.Client(timeout=60) as client:
         request = client.build_request("GET", f"{stack.url}/static/x")
         request.url = request.url.copy_with(raw_path=b"/static/../manage.py")
         assert client.send(request).status_code == 404
@@ -57,7 +57,7 @@ def test_static_files(stack: Stack) -> None:
 def test_unknown_websocket_path(stack: Stack) -> None:
     """A websocket on a path that has none is refused before the handshake."""
     with pytest.raises(InvalidStatus) as caught:
-        connect(f"ws://127.0.0.1:{stack.port}/v1/nothing", proxy=None)
+        connect(f"ws://127.0.0.1:{stack.port}/v1/nothing", proxy=None, open_timeout=60)
     assert caught.value.response.status_code == 403
 
 

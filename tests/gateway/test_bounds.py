@@ -96,16 +96,17 @@ def test_a_body_is_no_head(stack: Stack) -> None:
 @pytest.mark.parametrize("path", ["/sign-in/", "/api/v1/tenants/", "/api/v1/workers/announce/", "/nothing/"])
 def test_a_large_body_for_django_is_413(stack: Stack, path: str) -> None:
     """Declared or chunked, it is refused before Django writes it to disk, whoever sends it."""
-    declared = httpx.post(stack.url + path, content=b"a" * (bodies.MAX_BODY + 1))
+    declared = httpx.post(stack.url + path, content=b"a" * (bodies.MAX_BODY + 1), timeout=PATIENCE_SECONDS)
     assert declared.status_code == 413
     assert declared.headers["x-request-id"]
-    chunked = httpx.post(stack.url + path, content=iter([b"a" * (1 << 16)] * 17))
+    chunked = httpx.post(stack.url + path, content=iter([b"a" * (1 << 16)] * 17), timeout=PATIENCE_SECONDS)
     assert chunked.status_code == 413
 
 
 def test_a_body_that_just_fits_reaches_django(stack: Stack) -> None:
     """It is the view that answers."""
-    assert httpx.post(f"{stack.url}/api/v1/tenants/", content=b"a" * bodies.MAX_BODY).status_code == 401
+    url = f"{stack.url}/api/v1/tenants/"
+    assert httpx.post(url, content=b"a" * bodies.MAX_BODY, timeout=PATIENCE_SECONDS).status_code == 401
 
 
 @pytest.mark.parametrize("encoding", ["gzip", "br", "deflate"])

@@ -18,7 +18,7 @@ from tests.gateway.wire.stack import ROOT, Process, Stack, TenantInTest, is_read
 
 HELLO = [{"role": "user", "content": "hello"}]
 SHORT = {"model": "tiny", "messages": HELLO, "max_tokens": 600, "ignore_eos": True, "stream": True}
-ENDLESS = SHORT | {"max_tokens": 15_000}  # it is cut off long before its end
+ENDLESS = SHORT | {"max_tokens": 30_000}  # it is cut off long before its end
 
 
 class Reader(threading.Thread):
@@ -44,10 +44,12 @@ class Reader(threading.Thread):
 
 def test_streams_finish_before_the_end(stack: Stack, tenant: TenantInTest) -> None:
     """After SIGTERM a stream and a websocket response run to their ends, the socket is closed with 1012."""
-    process, port = stack.start_web(DRAIN_SECONDS="30")
+    process, port = stack.start_web(DRAIN_SECONDS="90")
     raw = tenant.key()
     protocols = ["realtime", f"openai-insecure-api-key.{raw}"]
-    with connect(f"ws://127.0.0.1:{port}/v1/realtime", subprotocols=protocols, proxy=None) as websocket:
+    with connect(
+        f"ws://127.0.0.1:{port}/v1/realtime", subprotocols=protocols, proxy=None, open_timeout=60
+    ) as websocket:
         response = {"model": "tiny", "input": "hello", "max_output_tokens": 600, "ignore_eos": True}
         websocket.send(json.dumps({"type": "response.create", "response": response}))
         reader = Reader(f"http://127.0.0.1:{port}", raw, SHORT)
@@ -98,7 +100,7 @@ def test_a_second_signal_ends_streams_at_once(stack: Stack, tenant: TenantInTest
 def test_killed_web_process_leaves_nothing(stack: Stack, tenant: TenantInTest) -> None:
     """After kill -9 the worker ends the process's requests, and the ledger has what they generated."""
     process, port = stack.start_web()
-    readers = [httpx.Client(), httpx.Client()]
+    readers = [httpx.Client(timeout=60), httpx.Client(timeout=60)]
     for client in readers:
         body = ENDLESS
         headers = {"authorization": f"Bearer {tenant.key()}"}
@@ -132,9 +134,9 @@ def test_inherited_listening_socket(stack: Stack, tenant: TenantInTest) -> None:
         command = [sys.executable, "-m", "uvicorn", "gateway.asgi:application", "--fd", "0", "--lifespan", "on"]
         process = Process("web-inherited", command, stack.env, stack.folder, stdin=listener)
         try:
-            wait_for(lambda: is_ready(port, process), 60)
+            wait_for(lambda: is_ready(port, process), 150)
             headers = {"authorization": f"Bearer {tenant.key(ip_ranges=['127.0.0.1/32'])}"}
-            assert httpx.get(f"http://127.0.0.1:{port}/v1/models", headers=headers).status_code == 200
+            assert httpx.get(f"http://127.0.0.1:{port}/v1/models", headers=headers, timeout=60).status_code == 200
             assert listener.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
         finally:
             process.stop()
@@ -149,7 +151,7 @@ def test_no_torch_and_little_memory(stack: Stack, tenant: TenantInTest) -> None:
         client.completions.create(model="plain", prompt="hello", max_tokens=4)
         client.responses.create(model="tiny", input="hello", max_output_tokens=4)
         client.embeddings.create(model="tiny", input="hello")
-        httpx.get(f"http://127.0.0.1:{port}/sign-in/")
+        httpx.get(f"http://127.0.0.1:{port}/sign-in/", timeout=60)
         maps = Path(f"/proc/{process.pid}/maps").read_text()
         status = Path(f"/proc/{process.pid}/status").read_text()
     finally:

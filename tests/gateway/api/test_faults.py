@@ -19,7 +19,7 @@ from tests.gateway.wire.stack import Stack, TenantInTest, wait_for
 
 HELLO = [{"role": "user", "content": "hello"}]
 LONG = {"model": "tiny", "messages": HELLO, "max_tokens": 1500, "ignore_eos": True, "temperature": 0}
-ENDLESS = LONG | {"max_tokens": 15_000}  # it is cut off long before its end
+ENDLESS = LONG | {"max_tokens": 30_000}  # it is cut off long before its end
 
 
 def events_of(text: str) -> list[Any]:
@@ -81,15 +81,17 @@ def test_postgres_away(stack: Stack, tenant: TenantInTest) -> None:
                 for _ in range(3):
                     body = {"model": "tiny", "messages": HELLO, "max_tokens": 2}
                     assert client.post("/v1/chat/completions", json=body).status_code == 200
-                refused = httpx.get(f"{stack.url}/v1/models", headers={"authorization": f"Bearer {unknown}"})
+                refused = httpx.get(
+                    f"{stack.url}/v1/models", headers={"authorization": f"Bearer {unknown}"}, timeout=60
+                )
                 assert refused.status_code == 503
                 assert refused.json()["error"]["code"] == "server_is_overloaded"
                 assert int(refused.headers["retry-after"]) >= 1
-                assert httpx.get(f"{stack.url}/readyz").status_code == 200
+                assert httpx.get(f"{stack.url}/readyz", timeout=60).status_code == 200
         wait_for(lambda: len(tenant.usage()) == 4, 90, "usage of the time without Postgres")
 
         def known_again() -> bool:
-            response = httpx.get(f"{stack.url}/v1/models", headers={"authorization": f"Bearer {unknown}"})
+            response = httpx.get(f"{stack.url}/v1/models", headers={"authorization": f"Bearer {unknown}"}, timeout=60)
             assert response.status_code in (200, 503)
             return response.status_code == 200
 
@@ -124,7 +126,11 @@ def test_two_hundred_abrupt_disconnects(stack: Stack, tenant: TenantInTest) -> N
             connection.settimeout(choose.choice([0.0005, 0.005, 0.03]))
             read_a_little(connection)
             abort(connection)
-    wait_for(lambda: httpx.get(f"{stack.url}/readyz").json()["requests"] == 0, 90, "the end of all requests in web")
+    wait_for(
+        lambda: httpx.get(f"{stack.url}/readyz", timeout=60).json()["requests"] == 0,
+        90,
+        "the end of all requests in web",
+    )
 
     def nothing_left() -> bool:
         now = stats(stack, "worker-tiny")

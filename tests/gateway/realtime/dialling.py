@@ -12,7 +12,7 @@ from tests.gateway.wire.stack import Stack
 
 HELLO = [{"role": "user", "content": "hello"}]
 LONG = {"model": "tiny", "input": HELLO, "max_output_tokens": 1500, "temperature": 0, "ignore_eos": True}
-ENDLESS = LONG | {"max_output_tokens": 15_000}  # it is cut off long before its end
+ENDLESS = LONG | {"max_output_tokens": 30_000}  # it is cut off long before its end
 SECONDS = 60.0
 
 

@@ -14,6 +14,7 @@ from tests.gateway.realtime.dialling import (
     ENDLESS,
     HELLO,
     LONG,
+    SECONDS,
     create,
     dial,
     receive,
@@ -277,7 +278,9 @@ def test_without_a_key(stack: Stack) -> None:
         [f"openai-insecure-api-key.{new_key('live')}"],
     ):
         with pytest.raises(InvalidStatus) as caught:
-            connect(f"ws://127.0.0.1:{stack.port}/v1/realtime", subprotocols=subprotocols, proxy=None)
+            connect(
+                f"ws://127.0.0.1:{stack.port}/v1/realtime", subprotocols=subprotocols, proxy=None, open_timeout=SECONDS
+            )
         assert caught.value.response.status_code == 401
         assert json.loads(caught.value.response.body)["error"]["code"] == "invalid_api_key"
 

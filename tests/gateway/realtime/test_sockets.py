@@ -11,7 +11,7 @@ from gateway.api.errors import Overloaded, RateLimited
 from gateway.realtime import sockets as module
 from gateway.realtime.sockets import Most, Sockets
 from tenants.contracts import KeyGrant, PolicyView
-from tests.gateway.realtime.dialling import dial, until_closed
+from tests.gateway.realtime.dialling import SECONDS, dial, until_closed
 from tests.gateway.wire.scripted import until
 from tests.gateway.wire.stack import Stack, TenantInTest, wait_for
 
@@ -148,7 +148,8 @@ def test_one_process_has_so_many(stack: Stack) -> None:
                     assert refusal(port, third) == (503, "server_is_overloaded")
                     protocols = ["realtime", f"openai-insecure-api-key.{third}"]
                     url = f"ws://127.0.0.1:{port}/v1/realtime"
-                    with connect(url, subprotocols=protocols, origin="https://app.example", proxy=None) as socket:  # type: ignore[arg-type]
+                    browser = {"origin": "https://app.example", "proxy": None, "open_timeout": SECONDS}
+                    with connect(url, subprotocols=protocols, **browser) as socket:  # type: ignore[arg-type]
                         events, code, reason = until_closed(socket)
                     assert (code, reason.split(":")[0]) == (1013, "server_is_overloaded")
                     assert [event["error"]["code"] for event in events] == ["server_is_overloaded"]
@@ -161,7 +162,7 @@ def refusal(port: int, raw: str) -> tuple[int, str]:
     """Return the status and the code with which a handshake is refused."""
     headers = {"authorization": f"Bearer {raw}"}
     with pytest.raises(InvalidStatus) as caught:
-        connect(f"ws://127.0.0.1:{port}/v1/realtime", additional_headers=headers, proxy=None)
+        connect(f"ws://127.0.0.1:{port}/v1/realtime", additional_headers=headers, proxy=None, open_timeout=SECONDS)
     response = caught.value.response
     assert "retry-after" in response.headers
     return response.status_code, json.loads(response.body)["error"]["code"]

@@ -26,7 +26,7 @@ from gateway.embedded.tethered import tethered_here
 from tests.product import free_port
 
 ROOT = Path(__file__).resolve().parent.parent.parent.parent
-START_SECONDS = 60
+START_SECONDS = 150
 
 
 def wait_for(
@@ -197,7 +197,7 @@ def is_ready(port: int, process: Process) -> bool:
     """Ask `/readyz`; fail when the process has died."""
     assert process.popen.poll() is None, process.log()
     with contextlib.suppress(httpx.TransportError):
-        return httpx.get(f"http://127.0.0.1:{port}/readyz", timeout=30).status_code == 200
+        return httpx.get(f"http://127.0.0.1:{port}/readyz", timeout=60).status_code == 200
     return False
 
 
@@ -276,13 +276,13 @@ def _end(process: "subprocess.Popen[str]") -> None:
     for pipe in (process.stdin, process.stdout):
         if pipe is not None:
             pipe.close()
-    process.wait(30)
+    process.wait(60)
 
 
 def _connected(port: int, web: Process) -> int:
     assert web.popen.poll() is None, web.log()
     with contextlib.suppress(httpx.TransportError):
-        return int(httpx.get(f"http://127.0.0.1:{port}/readyz", timeout=30).json().get("workers", 0))
+        return int(httpx.get(f"http://127.0.0.1:{port}/readyz", timeout=60).json().get("workers", 0))
     return 0
 
 

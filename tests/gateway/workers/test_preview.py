@@ -44,7 +44,7 @@ class Previewing(rpc.EngineServicer):
         self.requests.append(request)
         self.tokens.append(dict(context.invocation_metadata())["authorization"])
         if self.meeting is not None:
-            self.meeting.wait(30)
+            self.meeting.wait(60)
         if self.refusal is not None:
             context.abort(self.refusal, "another preview is at work on this worker")
         return self.report
