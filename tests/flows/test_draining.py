@@ -54,7 +54,7 @@ def test_a_drained_worker_finishes_what_it_has(product: RunningProduct, operator
     ) as stream:
         next(iter(stream))
         drain(operator, True)
-        wait_for(refusal, 30, "new requests to be told to come back")
+        wait_for(refusal, 90, "new requests to be told to come back")
         chunks = list(stream)
     assert chunks[-1].usage is not None
     assert chunks[-1].usage.completion_tokens == 1500
@@ -63,4 +63,4 @@ def test_a_drained_worker_finishes_what_it_has(product: RunningProduct, operator
     assert (refused.status_code, refused.code) == (503, "server_is_overloaded")
     assert refused.response.headers["retry-after"]
     drain(operator, False)
-    wait_for(lambda: refusal() is None, 30, "requests to be served again")
+    wait_for(lambda: refusal() is None, 90, "requests to be served again")

@@ -43,7 +43,7 @@ class Worker:
                 found.extend([msgspec.json.decode(kept, type=WorkerStats)] if (kept := self._store.get(key)) else [])
             return bool(found)
 
-        wait_for(is_there, 30, "statistics")
+        wait_for(is_there, 90, "statistics")
         return found[-1]
 
     def use_after(self, at: float, tenant_id: str) -> tuple[float, TenantUse]:
@@ -54,7 +54,7 @@ class Worker:
             seen.append(self.stats())
             return seen[-1].at > at
 
-        wait_for(is_later, 30, "later statistics")
+        wait_for(is_later, 90, "later statistics")
         return seen[-1].at, next(use for use in seen[-1].tenants if use.tenant_id == tenant_id)
 
     def close(self) -> None:
@@ -122,7 +122,7 @@ def settled(operator: Operator, version: int) -> dict[str, object]:
         seen.extend(acks["workers"])
         return bool(acks["of"] > 0 and acks["settled"] == acks["of"])
 
-    wait_for(is_settled, 60, f"version {version} to settle", lambda: str(seen[-1:]))
+    wait_for(is_settled, 90, f"version {version} to settle", lambda: str(seen[-1:]))
     return seen[-1]
 
 
