@@ -2,7 +2,7 @@
 
 import gc
 import re
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Generic, NoReturn, Protocol, TypeVar, cast, get_type_hints
 
@@ -13,11 +13,14 @@ from gateway.api.errors import BadRequest
 MAX_OFF_BYTES = 4096  # of the value of a field that isn't served: no value that means "off" is longer
 MAX_FIELD_BYTES = 1 << 19  # of one field that isn't there for long texts
 LARGE_BYTES = 1 << 16  # of a body that may hold more objects than is good to make in one go
+MAX_VALUES = 1 << 17  # texts, lists and objects of one body: what takes long to make of few bytes; numbers do not
 
 _PATH = re.compile(r" - at (?:`key` in )?`\$\.?(.*)`$", re.DOTALL)
 _IN_MAP = re.compile(r" - at (?:`key` in `\$\.(\w+)`|`\$\.(\w+)\[\.\.\.\]`)$")
 _UNKNOWN = re.compile(r"^Object contains unknown field `(.*)`$", re.DOTALL)
 _MISSING = re.compile(r"^Object missing required field `(.*)`$")
+_FLOAT_FOR_INT = re.compile(r"^Expected `[^`]*\bint\b[^`]*`, got `float`")
+_NUMBERS = re.compile(rb"[-+0-9.eE\[\], \t\r\n]++")  # possessive: it never goes back
 
 
 class Checked(Protocol):
@@ -35,8 +38,9 @@ Off = Mapping[str, tuple[object, ...]]
 class Reader(Generic[Request]):
     """Reads bodies of one kind of request.
 
-    Nearly every body is right, and goes from bytes to the Struct in one pass. Of a large one the lengths of its fields
-    are looked at first: nothing is made of what nobody will use.
+    Nearly every body is right, and goes from bytes to the Struct in one pass. Of a large one the fields are measured
+    first: nothing is made of what nobody will use. A number without a fraction is an integer however it is written,
+    since languages with one kind of number write 1.0.
 
     Args:
         kind: the Struct.
@@ -64,8 +68,7 @@ class Reader(Generic[Request]):
         """
         if len(body) > LARGE_BYTES:
             with undisturbed():
-                self._check_sizes(body)
-                request = self._read(body)
+                request = self._read(self._measured(body))
         else:
             request = self._read(body)
         request.check()
@@ -75,23 +78,24 @@ class Reader(Generic[Request]):
         try:
             return self._decode(body)
         except msgspec.ValidationError as error:
-            unknown = _UNKNOWN.match(str(error))
-            if unknown is None or unknown[1] not in self._off:
-                raise self._explain(str(error), body) from error
+            text = str(error)
+            unknown = _UNKNOWN.match(text)
+            if not (_FLOAT_FOR_INT.match(text) or (unknown is not None and unknown[1] in self._off)):
+                raise self._explain(text, body) from error
         except _UNREADABLE as error:
             _refuse_json(error)
-        return self._without_off(body)
+        return self._read_plain(body)
 
-    def _without_off(self, body: bytes | bytearray) -> Request:
-        """Read a body without the fields that aren't served, or say which of them isn't off."""
+    def _read_plain(self, body: bytes | bytearray) -> Request:
+        """Read a body without fields that aren't served, its integers written as such, or say which field is wrong."""
         served = []
         for name, value in self._fields(body):
             if name not in self._off:
-                served.append(msgspec.json.encode(name) + b":" + value)
+                served.append((name, _with_integers(value)))
             else:
                 _check_off(name, _value(value), self._off[name])
         try:
-            return self._decode(b"{" + b",".join(served) + b"}")
+            return self._decode(_object(served))
         except msgspec.ValidationError as error:
             raise self._explain(str(error), body) from error
         except _UNREADABLE as error:
@@ -108,11 +112,21 @@ class Reader(Generic[Request]):
         except _UNREADABLE as error:
             _refuse_json(error)
 
-    def _check_sizes(self, body: bytes | bytearray) -> None:
-        """Refuse a field that is longer than is of use, before anything is made of it."""
-        for name, value in self._fields(body):
+    def _measured(self, body: bytes | bytearray) -> bytes | bytearray:
+        """Return a large body without what is in none of its fields, such as one that comes again under its name.
+
+        Raises:
+            BadRequest: a field is longer than is of use, or they have too many values; nothing has been made of any.
+        """
+        fields = self._fields(body)
+        for name, value in fields:
             if self._long is not None and name not in self._long and len(value) > MAX_FIELD_BYTES:
                 raise BadRequest(f"`{name}` is over {MAX_FIELD_BYTES >> 10} KiB: send less", param=name)
+        if len(body) - sum(len(value) for _, value in fields) > LARGE_BYTES:
+            body = _object(fields)
+        if _num_brackets(body) + body.count(b'"') // 2 > MAX_VALUES:  # those within texts included
+            _check_values(fields)
+        return body
 
     def _fields(self, body: bytes | bytearray) -> list[tuple[str, bytes]]:
         """Return the fields that a body has, each as it is written; nothing is made of what is in them."""
@@ -124,6 +138,22 @@ class Reader(Generic[Request]):
             _refuse_json(error)
         every = [(name, bytes(getattr(fields, name))) for name in self._names]
         return [(name, value) for name, value in every if value]
+
+
+def num_values(value: bytes, *, most: int) -> int:
+    """Return how many texts, lists and objects a value has; where there are more than `most`, any number above that.
+
+    Brackets and quotes are counted, at the speed of C, and no more than `most` texts are looked at.
+
+    Args:
+        value: JSON.
+        most: up to which the number is of interest.
+    """
+    bare = value.replace(b"\\\\", b"").replace(b'\\"', b"") if b"\\" in value else value
+    num_texts = bare.count(b'"') // 2
+    if num_texts > most:
+        return num_texts
+    return num_texts + _num_brackets(b"".join(bare.split(b'"')[::2]))
 
 
 def decode_json(body: bytes | bytearray | str) -> dict[str, Any]:
@@ -149,8 +179,14 @@ def convert(value: object, kind: type[Request], off: Off) -> Request:
     for name, allowed in off.items():
         if name in value:
             _check_off(name, value[name], allowed)
+    given = {key: item for key, item in value.items() if key not in off}
     try:
-        request = msgspec.convert({key: item for key, item in value.items() if key not in off}, kind, str_keys=True)
+        try:
+            request = msgspec.convert(given, kind, str_keys=True)
+        except msgspec.ValidationError as error:
+            if not _FLOAT_FOR_INT.match(str(error)):
+                raise
+            request = msgspec.convert({key: _as_integer(item) for key, item in given.items()}, kind, str_keys=True)
     except msgspec.ValidationError as error:
         text = str(error)
         field = _map_of(text)
@@ -180,6 +216,42 @@ def _refuse_json(error: Exception) -> NoReturn:
     if isinstance(error, msgspec.ValidationError):
         raise _explain(str(error)) from error
     raise BadRequest(f"The body is not valid JSON: {error}") from error
+
+
+def _object(fields: Iterable[tuple[str, bytes]]) -> bytes:
+    """Return fields as one JSON object."""
+    return b"{" + b",".join([msgspec.json.encode(name) + b":" + value for name, value in fields]) + b"}"
+
+
+def _check_values(fields: Iterable[tuple[str, bytes]]) -> None:
+    left = MAX_VALUES
+    for name, value in fields:
+        left -= num_values(value, most=left)
+        if left < 0:
+            raise BadRequest(
+                f"`{name}` has too many entries: a body has at most {MAX_VALUES} texts, lists and objects", param=name
+            )
+
+
+def _num_brackets(value: bytes | bytearray) -> int:
+    return value.count(b"[") + value.count(b"{")
+
+
+def _with_integers(value: bytes) -> bytes:
+    """Return a number, or a list of numbers or of such lists, as integers; anything else, and a long one, as it is."""
+    if len(value) > MAX_FIELD_BYTES or not _NUMBERS.fullmatch(value):
+        return value
+    try:
+        return msgspec.json.encode(_INTEGERS.decode(value))
+    except msgspec.MsgspecError:  # one of them has a fraction, or is out of range: the reading itself names it
+        return value
+
+
+def _as_integer(value: object) -> object:
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+_INTEGERS = msgspec.json.Decoder(int | list[int | list[int]], strict=False)  # lax: 1.0 is an integer
 
 
 def _value(raw: bytes) -> object:

@@ -3,10 +3,13 @@
 import json
 from typing import Any
 
+import msgspec
 import pytest
 
-from gateway.api.decode import convert
+from gateway.api import decode, embeddings, schemas, tokens
+from gateway.api.decode import Reader, convert, num_values
 from gateway.api.errors import BadRequest
+from gateway.api.responses import request as responses
 from gateway.api.schemas import CHAT_OFF, ChatRequest, parse_chat, parse_completion
 
 CHAT: dict[str, Any] = {"model": "m", "messages": [{"role": "user", "content": "x"}]}
@@ -119,3 +122,131 @@ def test_last_of_two_fields_with_one_name_counts() -> None:
 def test_what_is_no_json_object(body: bytes) -> None:
     """Is refused without the name of a field."""
     assert refusal(body).param in (None, "a", "model")
+
+
+INTEGERS: dict[str, Any] = {
+    "max_tokens": 7,
+    "max_completion_tokens": 7,
+    "n": 2,
+    "seed": -3,
+    "top_k": 10,
+    "min_tokens": 1,
+    "stop_token_ids": [1, 2],
+}
+
+
+@pytest.mark.parametrize("name", INTEGERS)
+def test_number_without_a_fraction_is_an_integer(name: str) -> None:
+    """Clients with one kind of number write 1.0, or 1e1; decoded JSON is read in the same way."""
+    value = INTEGERS[name]
+    written = json.dumps([float(one) for one in value] if isinstance(value, list) else float(value))
+    body = chat()[:-1] + f', "temperature": 0.5, "{name}": {written}}}'.encode()
+    expected = parse_chat(chat(temperature=0.5, **{name: value}))
+    assert parse_chat(body) == expected
+    assert type(getattr(parse_chat(body), name)) is type(value)
+    if not isinstance(value, list):
+        assert convert(json.loads(body), ChatRequest, CHAT_OFF) == expected
+
+
+def test_integers_in_lists_may_be_written_so_too() -> None:
+    """Token ids are integers wherever they stand, and fields that are off change nothing of that."""
+    assert parse_completion(b'{"model": "m", "prompt": [[1.0, 2], [3e0]]}').prompt == [[1, 2], [3]]
+    assert parse_completion(b'{"model": "m", "prompt": [1.0, 2], "suffix": null}').prompt == [1, 2]
+    assert parse_chat(chat(store=False)[:-1] + b', "n": 2.0}').n == 2
+
+
+@pytest.mark.parametrize(
+    ("field", "param"),
+    [
+        ('"n": 1.5', "n"),
+        ('"n": 0.0', "n"),
+        ('"n": 129.0', "n"),
+        ('"n": "1.0"', "n"),
+        ('"n": 1e400', "n"),
+        ('"n": true', "n"),
+        ('"seed": 1e30', "seed"),
+        ('"max_tokens": 2147483648.0', "max_tokens"),
+        ('"stop_token_ids": [1.0, 2.5]', "stop_token_ids[0]"),
+        ('"stop_token_ids": ["1"]', "stop_token_ids[0]"),
+        ('"stream": 1.0', "stream"),
+        ('"metadata": {"a": 1.0}', "metadata.a"),
+        ('"n": 1.0, "colour": "red"', "colour"),
+        ('"n": 1.0, "store": true', "store"),
+    ],
+)
+def test_number_that_is_no_integer_is_refused_by_name(field: str, param: str) -> None:
+    """A fraction, a text and a truth value are none; bounds hold however a number is written."""
+    error = refusal(chat()[:-1] + f", {field}}}".encode())
+    assert error.param == param
+    assert f"`{param}`" in error.message
+
+
+READERS: dict[str, tuple[Reader[Any], str]] = {
+    "chat": (schemas._CHAT, "messages"),
+    "completions": (schemas._COMPLETION, "prompt"),
+    "responses": (responses._READER, "input"),
+    "embeddings": (embeddings._READER, "input"),
+    "tokenize": (tokens._TOKENIZE, "messages"),
+    "detokenize": (tokens._DETOKENIZE, "tokens"),
+}
+MANY = decode.MAX_VALUES + 1
+WIDE = {
+    "lists": b"[" + b",".join([b"[]"] * MANY) + b"]",
+    "objects": b"[" + b",".join([b"{}"] * MANY) + b"]",
+    "texts": b"[" + b",".join([b'""'] * MANY) + b"]",
+    "escaped texts": b"[" + b",".join([b'"\\\\"'] * MANY) + b"]",
+    "lists of numbers": b"[" + b",".join([b"[0]"] * MANY) + b"]",
+    "keys": b"[{" + b",".join([b'"%x":0' % number for number in range(MANY)]) + b"}]",
+    "deep lists": b"[" + b",".join([b"[" * 64 + b"]" * 64] * (MANY // 64)) + b"]",
+    "parts": b'[{"role":"user","content":[' + b",".join([b'{"type":"text"}'] * (MANY // 3)) + b"]}]",
+}
+
+
+@pytest.mark.parametrize("kind", WIDE)
+@pytest.mark.parametrize("surface", READERS)
+def test_nothing_is_made_of_too_many_values(surface: str, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A body of millions of entries is refused by the name of its field, before one of them is an object of Python."""
+    reader, field = READERS[surface]
+
+    def decoded(_body: object) -> None:
+        raise AssertionError("its entries were made")
+
+    monkeypatch.setattr(reader, "_decode", decoded)
+    for body in (
+        b'{"model":"m","%s":%s}' % (field.encode(), WIDE[kind]),
+        b'{"%s":%s,"model":"m"}' % (field.encode(), WIDE[kind]),
+    ):
+        with pytest.raises(BadRequest) as caught:
+            reader.read(body)
+        assert caught.value.param == field
+        assert str(decode.MAX_VALUES) in caught.value.message
+
+
+def test_field_that_comes_twice_costs_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of two large fields with one name the first, which doesn't count, is not made either."""
+    sizes = []
+    make = msgspec.json.Decoder(ChatRequest).decode
+
+    def decoded(body: bytes) -> ChatRequest:
+        sizes.append(len(body))
+        return make(body)
+
+    monkeypatch.setattr(schemas._CHAT, "_decode", decoded)
+    assert schemas._CHAT.read(b'{"messages":' + WIDE["lists"] + b"," + chat()[1:]) == parse_chat(chat())
+    assert max(sizes) < 2 * len(chat())
+
+
+@pytest.mark.parametrize("text", ["[{", 'a "quoted" {word} ', "\\", '\\"', "\\\\[\\"], ids=repr)
+def test_what_is_written_in_a_text_does_not_count(text: str) -> None:
+    """Code, JSON and quotes in one long text are one value, so that a text may be as long as a body."""
+    long = text * (2 * MANY // len(text))
+    body = json.dumps({"model": "m", "prompt": long}).encode()
+    assert parse_completion(body).prompt == long
+    assert num_values(json.dumps([long, {"a": [long]}]).encode(), most=10) == 6
+
+
+def test_values_are_counted_up_to_the_number_of_interest() -> None:
+    """Texts, lists and objects count, keys too, numbers and words do not."""
+    value = b'{"a": [1, true, "x"], "b": {"c": null}}'
+    assert num_values(value, most=100) == 7
+    assert num_values(value, most=1) > 1
