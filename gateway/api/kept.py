@@ -1,7 +1,8 @@
 """Answers that are kept in Redis under the keys of requests, for all web processes.
 
-Keys hold within a tenant. Redis gets no text: a request is its digest, and an answer is encrypted under a key made of
-the tenant's secret and the client's own Idempotency-Key, which is kept nowhere.
+Keys hold within a project, as responses do: what one project was told is no other's. Redis gets no text: a request is
+its digest, and an answer is encrypted under a key made of the tenant's secret, the project and the client's own
+Idempotency-Key, which is kept nowhere.
 """
 
 import asyncio
@@ -73,7 +74,7 @@ class Answer(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Entry:
-    """What Redis has under one key of a tenant, and the secret that it doesn't have.
+    """What Redis has under one key of a project, and the secret that it doesn't have.
 
     Args:
         grant: whose key it is.
@@ -83,7 +84,8 @@ class Entry:
 
     def __init__(self, grant: KeyGrant, key: str, path: str, body: bytes | bytearray) -> None:
         of_tenant = f"tollgate:{{tenant:{grant.tenant_id}}}:idempotency"
-        self._secret = hmac.digest(grant.namespace, b"idempotency answer\0" + key.encode(), "sha256")
+        known = b"\0".join((b"idempotency answer", grant.project_id.encode(), key.encode()))
+        self._secret = hmac.digest(grant.namespace, known, "sha256")
         self.name = f"{of_tenant}:{hmac.digest(self._secret, b'name', 'sha256').hex()}"
         self.budget = f"{of_tenant}-bytes"
         self.digest = hmac.digest(self._secret, path.encode() + b"\0" + body, "sha256")

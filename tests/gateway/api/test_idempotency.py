@@ -184,18 +184,36 @@ def test_client_that_leaves_frees_the_key(streamed: bool) -> None:
     run(story)
 
 
-def test_keys_hold_within_a_tenant(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Another tenant's key of the same name is another key."""
+@pytest.mark.parametrize("whose", ["tenant_id", "project_id"])
+def test_keys_hold_within_a_project(monkeypatch: pytest.MonkeyPatch, tenant: str, whose: str) -> None:
+    """Another tenant's key of the same name, or another project's, is another key, also with another request."""
 
     async def story(web: Web, engine: ScriptedEngine) -> None:
         first = keyed(web, CHAT, "k")
         await until(lambda: engine.submits)
         await serve(engine, first)
-        monkeypatch.setattr(test_waiting, "GRANT", msgspec.structs.replace(GRANT, tenant_id=uuid.uuid4().hex))
-        other = keyed(web, CHAT, "k")
-        await until(lambda: len(engine.submits) == 2)
-        await serve(engine, other, "another answer")
-        assert b"another answer" in other.body
+        for count, body in ((2, CHAT), (3, CHAT | {"max_tokens": 1})):
+            grant = msgspec.structs.replace(GRANT, **{"tenant_id": tenant, whose: uuid.uuid4().hex})
+            monkeypatch.setattr(test_waiting, "GRANT", grant)
+            other = keyed(web, body, "k")
+            await until(lambda count=count: len(engine.submits) == count)
+            await serve(engine, other, "another answer")
+            assert b"another answer" in other.body
+
+    run(story)
+
+
+def test_keys_hold_for_all_api_keys_of_a_project(monkeypatch: pytest.MonkeyPatch, tenant: str) -> None:
+    """A retry may come with another API key of the project."""
+
+    async def story(web: Web, engine: ScriptedEngine) -> None:
+        first = keyed(web, CHAT, "k")
+        await until(lambda: engine.submits)
+        await serve(engine, first)
+        monkeypatch.setattr(test_waiting, "GRANT", msgspec.structs.replace(GRANT, tenant_id=tenant, key_id="another"))
+        again = keyed(web, CHAT, "k")
+        await again.task
+        assert again.body == first.body
 
     run(story)
 
