@@ -2,7 +2,7 @@
 
 A plan, from the top:
     1. enforce   tenants whose limits were lowered give back what is above them, newest sequences first (enforce.py)
-    2. secure    every decode gets a slot for its token; where memory is short, somebody is preempted
+    2. secure    every decode gets a slot for its token; where memory is short, somebody is preempted (decodes.py)
                  a streamed one whose blocks in host memory take too long to read sits out (streaming_turns.py),
                  and one whose grammar takes long to say what may come next (constraining.py)
                  who has been given tokens without a step computes them with the last one, as a short chunk
@@ -18,7 +18,7 @@ placeholders for the tokens that it samples, and leaves out for one step
 """
 
 import time
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Iterable
 
 from engine.constraints.base import Grammars
 from engine.errors import InvariantError
@@ -29,13 +29,13 @@ from engine.scheduler.admission import Admission
 from engine.scheduler.chunks import ChunkBudget
 from engine.scheduler.commit import Commit
 from engine.scheduler.constraining import LOOK_SECONDS, Constraining
+from engine.scheduler.decodes import Decodes
 from engine.scheduler.enforce import AT_ONCE, BLOCKS_A_PLAN, PLAN_SECONDS, Enforcement
 from engine.scheduler.flight import Flight, audit_flights
 from engine.scheduler.intake import Intake
 from engine.scheduler.options import options_of
 from engine.scheduler.outputs import RequestOutput
 from engine.scheduler.portions import Portions, Prefills
-from engine.scheduler.room import make_room
 from engine.scheduler.roster import Roster
 from engine.scheduler.sequence import SequenceState
 from engine.scheduler.session_calls import SessionCall
@@ -44,12 +44,11 @@ from engine.scheduler.step_time import StepTimeModel, StepWork, chunk_pairs
 from engine.scheduler.streaming_turns import StreamingTurns
 from engine.scheduler.targets import EVERY_STEPS, MIN_CHUNK_TOKENS, StepTarget
 from engine.scheduler.unfilled import unfilled
-from engine.step import SequenceStep, StepPlan, StepResult, placeholder
+from engine.step import SequenceStep, StepPlan, StepResult
 
 WIPED_BYTES = 32 << 20  # in a step: some milliseconds
 
 _LEAST_TARGET = 1e-6  # seconds: no step is so short
-_new = tuple.__new__
 
 
 class Scheduler:
@@ -80,15 +79,10 @@ class Scheduler:
         self.enforcement = Enforcement(self.roster, self._intake, blocks_a_plan=blocks_a_plan)
         self._portions = Portions(self._admission, self.roster.pressure, self.roster.streaming)
         self._attempt = 0  # at a plan: what one attempt preempts does not come back in the same one
-        self._planned: list[SequenceState] = []  # of the plan that is being made, in its order
-        self._short: dict[
-            SequenceState, int
-        ] = {}  # of it: who catches up with tokens that were not sampled, by how many
+        self._decodes = Decodes(self.roster, self._constraining, max_batched_tokens)
         self._flights: list[Flight] = []  # not yet committed: two at most
         self._unread: list[tuple[int, list[SlabId]]] = []  # slabs, and the last step that may read them
-        self._places: dict[SequenceState, int] = {}  # of the tokens to come, in the result of the step in flight
         self._turns = StreamingTurns(self._chunks.model, self._target)
-        self._resting: Collection[SequenceState] = ()  # streamed sequences that sit this plan out
 
     @property
     def prompt_tokens(self) -> int:
@@ -222,12 +216,12 @@ class Scheduler:
         if not self.roster.running and not self.roster.waiting:
             return None
         if streaming.running:
-            self._resting = self._turns.resting(streaming.running, self.roster.running, number, now)
+            self._decodes.resting = self._turns.resting(streaming.running, self.roster.running, number, now)
         parts, num_decodes = self._fill(number, now)
-        if not parts and self._resting:  # nobody is there for whom they would have to rest
-            self._resting = ()
+        if not parts and self._decodes.resting:  # nobody is there for whom they would have to rest
+            self._decodes.resting = ()
             parts, num_decodes = self._fill(number, now)
-        self._resting = ()
+        self._decodes.resting = ()
         for tenant in self._intake.on_trial:
             if tenant.trial is not None:
                 tenant.trial.look(tenant)
@@ -240,7 +234,7 @@ class Scheduler:
         stale = unfilled(
             self.memory.supply.pool,
             poison,
-            zip(self._planned[num_decodes:], parts[num_decodes:], strict=True),
+            zip(self._decodes.planned[num_decodes:], parts[num_decodes:], strict=True),
             block_size=self.memory.shape.block_size,
             loads=moves.loads,
             copies=copies,
@@ -257,7 +251,7 @@ class Scheduler:
         )
         num_hosted = sum(len(part.hosted) for part in parts) if streaming.running else 0
         self._flights.append(
-            Flight(plan, self._planned, num_decodes, num_hosted, self.roster.interference.take_again())
+            Flight(plan, self._decodes.planned, num_decodes, num_hosted, self.roster.interference.take_again())
         )
         self._keep_unread()
         return plan
@@ -298,125 +292,24 @@ class Scheduler:
         """Note where the tokens to come will be."""
         if len(self._flights) > 1:
             raise InvariantError("a third step is planned while two are in flight")
-        self._places = self._flights[0].places() if self._flights else {}
+        self._decodes.places = self._flights[0].places() if self._flights else {}
 
     def _fill(self, number: int, now: float) -> tuple[list[SequenceStep], int]:
         """Return the steps of a plan, and how many of them are decodes, which come first."""
         streaming = self.roster.streaming
         num_moved = streaming.num_moved
-        parts, prefills = self._secure(number, now)
+        parts, prefills = self._decodes.secure(number, now)
         num_preempted = self.roster.num_preemptions
-        chunks = self._short | self._portions.share(self._chunk_tokens(prefills, now), prefills, now)
+        chunks = self._decodes.short | self._portions.share(self._chunk_tokens(prefills, now), prefills, now)
         if num_preempted != self.roster.num_preemptions:
-            parts = self._without_preempted(parts)
+            parts = self._decodes.without_preempted(parts)
         if streaming.running:
             streaming.recall(now)
         if num_moved != streaming.num_moved:
-            parts = self._as_hosted(parts)
+            parts = self._decodes.as_hosted(parts)
         num_decodes = len(parts)
         self._add_chunks(parts, chunks)
         return parts, num_decodes
-
-    def _secure(self, number: int, now: float) -> tuple[list[SequenceStep], Prefills]:
-        """Give each decode a slot for its token, oldest sequences first; return their steps and unfinished prefills.
-
-        The hot loop of a plan: one pass, and no call for a decode that has its token and its slot.
-        """
-        num_preempted = self.roster.num_preemptions
-        parts: list[SequenceStep] = []
-        planned = self._planned = []
-        self._short = {}
-        prefills: Prefills = {}
-        late = self._constraining.late
-        for sequence in self.roster.running.copy():
-            table = sequence.table
-            if table is None:  # preempted for an older one in this loop
-                continue
-            if late and sequence in late:
-                continue
-            tokens, computed = sequence.tokens, sequence.computed
-            hosted = table.hosted
-            if hosted and sequence in self._resting:
-                continue
-            if len(tokens) - computed == 1:
-                if computed >= table.capacity and not make_room(self.roster, sequence, number, now):
-                    continue
-                token = tokens[computed]  # all but this one are computed
-            elif computed < len(tokens):
-                if sequence.constraint is None or computed < sequence.num_prompt or sequence.streams:
-                    prefills.setdefault(sequence.tenant, []).append(sequence)
-                else:
-                    self._catch_up(sequence, number, now)
-                continue
-            elif self._goes_ahead(sequence, now):
-                token = placeholder(self._places[sequence])
-            else:
-                continue
-            planned.append(sequence)
-            sequence.computed = after = computed + 1
-            position = after - sequence.num_prompt
-            # In the order of SequenceStep's fields: a call of SequenceStep takes twice as long.
-            step = (
-                sequence.id,
-                table.row,
-                computed,
-                (token,),
-                sequence.sampling,
-                position,
-                sequence.random_key,
-                hosted,
-                options_of(sequence, computed, 1) if sequence.is_special else None,
-            )
-            parts.append(_new(SequenceStep, step))
-        if num_preempted != self.roster.num_preemptions:
-            parts = self._without_preempted(parts)
-        if self.roster.num_embeds:
-            parts = self._without_embeds(parts, prefills)
-        return parts, prefills
-
-    def _catch_up(self, sequence: SequenceState, number: int, now: float) -> None:
-        """Plan the tokens that a sequence has been given without a step, as far as there is room for them."""
-        table, computed = sequence.table, sequence.computed
-        assert table is not None, "it runs"
-        end = len(sequence.tokens)
-        if self.memory.grow(table, end, now) is not None:  # all are not to be had without anybody giving way
-            if computed >= table.capacity and not make_room(self.roster, sequence, number, now):
-                return
-            end = min(end, table.capacity)
-        taken = sum(self._short.values()) - len(self._short)  # beyond the one token that each that runs may have
-        spare = max(0, self._budget - len(self.roster.running) - taken)
-        self._short[sequence] = min(end - computed, 1 + spare)
-
-    def _goes_ahead(self, sequence: SequenceState, now: float) -> bool:
-        """Say whether a sequence whose token is to come goes on behind it, with a slot for it that costs nobody."""
-        table, computed = sequence.table, sequence.computed
-        if table is None or sequence.needs_result or computed + 1 >= sequence.max_length:
-            return False
-        return computed < table.capacity or self.memory.grow(table, computed + 1, now) is None
-
-    def _without_preempted(self, parts: list[SequenceStep]) -> list[SequenceStep]:
-        """Take those out of the plan that were preempted after they had been given a slot."""
-        kept = [pair for pair in zip(self._planned, parts, strict=True) if pair[0].table is not None]
-        self._planned = [sequence for sequence, _ in kept]
-        return [part for _, part in kept]
-
-    def _without_embeds(self, parts: list[SequenceStep], prefills: Prefills) -> list[SequenceStep]:
-        """Make unfinished prefills again of prompts to embed of which one token is left: no decode follows."""
-        kept: list[SequenceStep] = []
-        planned, self._planned = self._planned, []
-        for sequence, part in zip(planned, parts, strict=True):
-            if sequence.request.embed:
-                sequence.computed = part.start
-                prefills.setdefault(sequence.tenant, []).append(sequence)
-            else:
-                self._planned.append(sequence)
-                kept.append(part)
-        return kept
-
-    def _as_hosted(self, parts: list[SequenceStep]) -> list[SequenceStep]:
-        """Say anew which blocks of each sequence are in host memory: some have moved since it was written down."""
-        pairs = zip(self._planned, parts, strict=True)
-        return [part._replace(hosted=one.table.hosted) if one.table is not None else part for one, part in pairs]
 
     def _keep_unread(self) -> None:
         """Keep slabs that no table names any more until the steps are done that may read them."""
@@ -434,8 +327,8 @@ class Scheduler:
 
     def _chunk_tokens(self, prefills: Prefills, now: float) -> int:
         """Return the tokens that prefills may have, so that nobody waits longer for the step's end than is right."""
-        decodes = self._planned
-        budget = self._budget - len(decodes) - sum(self._short.values())
+        decodes = self._decodes.planned
+        budget = self._budget - len(decodes) - self._decodes.num_short
         if not (prefills or self.roster.waiting):
             return budget
         self._target.see(prefills, self.roster.waiting.values(), now)
@@ -454,7 +347,7 @@ class Scheduler:
         for sequence, num_tokens in chunks.items():
             if sequence.table is None:
                 continue
-            self._planned.append(sequence)
+            self._decodes.planned.append(sequence)
             start, end = sequence.computed, sequence.computed + num_tokens
             if interference.has_losses:
                 interference.computed(sequence, start, end)
