@@ -86,7 +86,7 @@ def test_limits_are_changed_on_a_phone_without_leaving_the_field(
     button = page.get_by_role("button", name="Lower hard limit to 224 MiB")
     expect(button).to_be_enabled()
     expect(button).to_be_in_viewport(ratio=1)
-    button.click()
+    button.click(delay=500)  # as a finger: what leaving the field brings about must not take the button away meanwhile
     expect(page.locator("#editor .stages")).to_contain_text("applied on 1/1 workers")
     expect(page.locator("#editor .stages")).to_be_in_viewport(ratio=1)
     page.evaluate("window.scrollTo(0, document.documentElement.scrollHeight)")
