@@ -39,12 +39,12 @@ class Form(ABC):
         return given
 
     @abstractmethod
-    def calls(self, grammar: Grammar, functions: Sequence[Function], *, many: bool) -> str:
-        """Return what an output of calls and nothing else is; not `many`: of one call."""
+    def calls(self, grammar: Grammar, functions: Sequence[Function], *, most: int) -> str:
+        """Return what an output of calls and nothing else is: of at least one and at most `most`, and then its end."""
 
     @abstractmethod
-    def mixed(self, grammar: Grammar, functions: Sequence[Function], *, many: bool) -> str:
-        """Return what an output that may have text, calls, or both is."""
+    def mixed(self, grammar: Grammar, functions: Sequence[Function], *, most: int) -> str:
+        """Return what an output that may have text, calls, or both is; at most `most` calls."""
 
 
 class Marked(Form):
@@ -52,18 +52,19 @@ class Marked(Form):
 
     separator: ClassVar[str | None] = ""
 
-    def calls(self, grammar: Grammar, functions: Sequence[Function], *, many: bool) -> str:
+    def calls(self, grammar: Grammar, functions: Sequence[Function], *, most: int) -> str:
         """Return what an output of calls and nothing else is."""
-        body = self.body(grammar, functions, many=many)
+        body = self.body(grammar, functions, most=most)
         call = grammar.rule("call", f"{grammar.marker(self.syntax.opens[0])} {body}")
-        if not many or self.separator is None:
+        if most == 1 or self.separator is None:
             return call
-        return f"{call} ({literal(self.separator)} {call})*" if self.separator else f"{call}+"
+        separator = f"{literal(self.separator)} " if self.separator else ""
+        return call + more(separator + call, most)
 
-    def mixed(self, grammar: Grammar, functions: Sequence[Function], *, many: bool) -> str:
+    def mixed(self, grammar: Grammar, functions: Sequence[Function], *, most: int) -> str:
         """Return what an output of text and of calls between it is."""
         opening = self.syntax.opens[0]
-        body = self.body(grammar, functions, many=many)
+        body = self.body(grammar, functions, most=most)
         if grammar.is_special(opening):
             text = grammar.lexeme("TEXT", "/(?s:.*)/")  # which no special token is
             call = grammar.rule("call", f"{text} {grammar.marker(opening)} {body}")
@@ -71,10 +72,10 @@ class Marked(Form):
             text = grammar.lexeme("TEXT", f"/(?s:.*)/ & ~/(?s:.*){escaped(opening)}(?s:.*)/")
             head = grammar.lazy("head", f"/(?s:.*){escaped(opening)}/")
             call = grammar.rule("call", f"{head} {body}")
-        return f"{call}* {text}" if many and self.separator is not None else f"{call} | {text}"
+        return f"{call}{{0,{most}}} {text}" if most > 1 and self.separator is not None else f"{call} | {text}"
 
     @abstractmethod
-    def body(self, grammar: Grammar, functions: Sequence[Function], *, many: bool) -> str:
+    def body(self, grammar: Grammar, functions: Sequence[Function], *, most: int) -> str:
         """Return what follows a marker."""
 
 
@@ -84,7 +85,7 @@ class Hermes(Marked):
     syntax = Syntax(opens=("<tool_call>",), close="</tool_call>")
     separator = "\n"
 
-    def body(self, grammar: Grammar, functions: Sequence[Function], *, many: bool) -> str:
+    def body(self, grammar: Grammar, functions: Sequence[Function], *, most: int) -> str:
         """Return a call and the closing tag."""
         call = grammar.one_of(
             [f'{literal(_OBJECT_HEAD % one.name)} {grammar.arguments(one)} "}}"' for one in functions]
@@ -106,12 +107,12 @@ class Mistral(Marked):
         """Return nine letters and digits, on which these templates insist."""
         return short_id(given)
 
-    def body(self, grammar: Grammar, functions: Sequence[Function], *, many: bool) -> str:
+    def body(self, grammar: Grammar, functions: Sequence[Function], *, most: int) -> str:
         """Return the list."""
         call = grammar.one_of(
             [f'{literal(_OBJECT_HEAD % one.name)} {grammar.arguments(one)} "}}"' for one in functions]
         )
-        rest = f' (", " {call})*' if many else ""
+        rest = more(f'", " {call}', most)
         return f'{literal(self._space + "[")} {call}{rest} "]"'
 
 
@@ -129,7 +130,7 @@ class Named(Marked):
         """Return nine letters and digits, on which these templates insist."""
         return short_id(given)
 
-    def body(self, grammar: Grammar, functions: Sequence[Function], *, many: bool) -> str:
+    def body(self, grammar: Grammar, functions: Sequence[Function], *, most: int) -> str:
         """Return a name and arguments."""
         between = grammar.marker("[ARGS]")
         return grammar.one_of([f"{literal(one.name)} {between} {grammar.arguments(one)}" for one in functions])
@@ -140,16 +141,16 @@ class Llama(Form):
 
     syntax = Syntax(opens=("<|python_tag|>",), bare=True)
 
-    def calls(self, grammar: Grammar, functions: Sequence[Function], *, many: bool) -> str:
+    def calls(self, grammar: Grammar, functions: Sequence[Function], *, most: int) -> str:
         """Return what an output of calls and nothing else is."""
         heads = [literal(f'{{"name": "{one.name}", "parameters": ') for one in functions]
         pairs = zip(heads, functions, strict=True)
         call = grammar.one_of([f'{head} {grammar.arguments(one)} "}}"' for head, one in pairs])
-        return grammar.rule("calls", f'{call} ("; " {call})*' if many else call)
+        return grammar.rule("calls", call + more(f'"; " {call}', most))
 
-    def mixed(self, grammar: Grammar, functions: Sequence[Function], *, many: bool) -> str:
+    def mixed(self, grammar: Grammar, functions: Sequence[Function], *, most: int) -> str:
         """Return what an output of text or of calls is."""
-        calls = self.calls(grammar, functions, many=many)
+        calls = self.calls(grammar, functions, most=most)
         # What the parser would take for a call, however it is spaced, is no text: so it is one that follows the rules.
         names = "|".join(escaped(function.name) for function in functions)
         words = "|".join(ARGUMENTS)
@@ -159,6 +160,11 @@ class Llama(Form):
         opening = self.syntax.opens[0]
         tagged = f" | {grammar.marker(opening)} {calls}" if grammar.is_special(opening) else ""
         return f"{calls}{tagged} | {text}"
+
+
+def more(item: str, most: int) -> str:
+    """Return what may follow the first of at most `most` calls: each an `item`, separator included."""
+    return f" ({item}){{0,{most - 1}}}" if most > 1 else ""
 
 
 def short_id(given: str) -> str:

@@ -25,6 +25,10 @@ from gateway.api.tools.parser import Parser
 from gateway.api.tools.turns import Turn, template_tools, turns_of
 from gateway.workers.model import Model
 
+# A weak model that must call something calls on and on. Who wants more than so many calls makes the rest in its next
+# turn; a model that is not kept to a grammar makes as many as it likes.
+MAX_PARALLEL_CALLS = 32
+
 _PROBLEM = re.compile(r"at (\d+)\(\d+\): (.*?)\.?(?: 1 \| .*)?", re.DOTALL)  # and then the grammar's first lines
 
 
@@ -102,11 +106,11 @@ class ToolPlan:
         grammar = Grammar(self.special, exact=self.required)
         form = self.manner.form
         if self.required:
-            start = form.calls(grammar, self.functions, many=self.many)
+            start = form.calls(grammar, self.functions, most=self._most_calls)
         elif answer is None:
-            start = form.mixed(grammar, self.functions, many=self.many)
+            start = form.mixed(grammar, self.functions, most=self._most_calls)
         else:
-            start = f"{form.calls(grammar, self.functions, many=self.many)} | {_answer(grammar, answer)}"
+            start = f"{form.calls(grammar, self.functions, most=self._most_calls)} | {_answer(grammar, answer)}"
         text = grammar.text(start)
         if len(text.encode()) > MAX_GRAMMAR_CHARACTERS:
             raise BadRequest(
@@ -131,6 +135,10 @@ class ToolPlan:
         field = f"tools[{index}].function.parameters"
         fix = ", or leave out `strict`" if function.strict else ""
         return field, f"No output can be kept to `{field}`: {found[2]}. Change the schema{fix}."
+
+    @property
+    def _most_calls(self) -> int:
+        return MAX_PARALLEL_CALLS if self.many else 1
 
     @property
     def _is_bound(self) -> bool:

@@ -49,14 +49,14 @@ class Compiled:
         kind: str,
         *,
         mixed: bool = False,
-        many: bool = True,
+        most: int = 4,
         exact: bool = True,
         functions: Sequence[Function] = FUNCTIONS,
     ) -> None:
         self.tokenizer = TOKENIZERS[kind]
         special = {text: self.tokenizer.token_to_id(text) for text in form.markers} if kind == "special" else {}
         grammar = Grammar({text: token for text, token in special.items() if token is not None}, exact=exact)
-        start = (form.mixed if mixed else form.calls)(grammar, functions, many=many)
+        start = (form.mixed if mixed else form.calls)(grammar, functions, most=most)
         self.text = grammar.text(start)
         self.grammar = COMPILERS[kind](AskedGrammar(GrammarKind.LARK, self.text))
 
@@ -68,12 +68,12 @@ class Compiled:
             matcher.validate_tokens(tokens) == len(tokens) and matcher.consume_tokens(tokens) and matcher.is_accepting()
         )
 
-    def walk(self, seed: int) -> tuple[str, bool]:
-        """Return a random output, and whether it came to an end."""
+    def walk(self, seed: int, *, chance_to_end: float = 0.2) -> tuple[str, bool]:
+        """Return a random output, and whether it came to an end; it may end earlier than it must."""
         draw, matcher, text = random.Random(seed), self.grammar.matcher(), []
         for _ in range(STEPS):
             allowed = _allowed(matcher)
-            if not allowed or (2 in allowed and (len(allowed) == 1 or draw.random() < 0.2)):
+            if not allowed or (2 in allowed and (len(allowed) == 1 or draw.random() < chance_to_end)):
                 return "".join(text), True
             token = draw.choice([one for one in allowed if one != 2])
             assert matcher.consume_token(token)
@@ -123,9 +123,33 @@ def test_forced_calls(form: Form, kind: str) -> None:
 @pytest.mark.parametrize("mixed", [False, True], ids=["forced", "mixed"])
 def test_one_call_at_most(form: Form, kind: str, mixed: bool) -> None:
     """Without parallel calls the output ends after the first."""
-    compiled = Compiled(form, kind, mixed=mixed, many=False)
+    compiled = Compiled(form, kind, mixed=mixed, most=1)
     assert compiled.accepts(spaced(form, written(form, [ON])))
     assert not compiled.accepts(spaced(form, written(form, [ON, ROME])))
+
+
+@ALL_FORMS
+@KINDS
+@pytest.mark.parametrize("mixed", [False, True], ids=["forced", "mixed"])
+@pytest.mark.parametrize("most", [1, 2, 4])
+def test_calls_come_to_an_end(form: Form, kind: str, mixed: bool, most: int) -> None:
+    """The output may end after each call, and there is no call after so many."""
+    compiled = Compiled(form, kind, mixed=mixed, most=most)
+    for count in range(1, most + 1):
+        assert compiled.accepts(spaced(form, written(form, [ON] * count)))
+    assert not compiled.accepts(spaced(form, written(form, [ON] * (most + 1))))
+
+
+@ALL_FORMS
+@KINDS
+@pytest.mark.parametrize("most", [1, 3])
+def test_a_model_that_never_wants_to_end(form: Form, kind: str, most: int) -> None:
+    """Where calls are forced, who goes on for as long as it is let makes so many calls at most, and then must end."""
+    compiled = Compiled(form, kind, most=most, functions=[SWITCH])
+    text, ended = compiled.walk(0, chance_to_end=0.0)
+    _, calls = reading(form, text)
+    assert ended
+    assert 1 <= len(calls) <= most
 
 
 @ALL_FORMS

@@ -14,7 +14,7 @@ from gateway.api.formats import Asked
 from gateway.api.functions import Function, FunctionTool
 from gateway.api.schemas import ChatRequest, parse_chat
 from gateway.api.tools.pieces import Content
-from gateway.api.tools.plan import ToolPlan, parser_of, plan_of
+from gateway.api.tools.plan import MAX_PARALLEL_CALLS, ToolPlan, parser_of, plan_of
 from gateway.workers.model import Model, model_from_card
 from tests.engine.tiny_model import make_tokenizer
 from tests.gateway.api.tools.samples import PLAIN, SWITCH, TOOLS, WEATHER, rendered, template
@@ -257,6 +257,19 @@ def test_schemas_come_first_in_a_grammar(source: str, choice: str) -> None:
     lines = grammar_of(plan(source, tool_choice=choice)).splitlines()
     assert [line.split(":")[0] for line in lines[1:4]] == ["arguments_1", "arguments_2", "arguments_3"]
     assert "boolean" in lines[3]
+
+
+@pytest.mark.parametrize("source", [PLAIN, template("llama"), template("mistral"), TEMPLATE_NAMED])
+@pytest.mark.parametrize("choice", ["auto", "required"])
+def test_a_grammar_bounds_how_many_calls_there_are(source: str, choice: str) -> None:
+    """Parallel calls are at most so many, and without them there is one: a model that goes on and on must end."""
+    several = grammar_of(plan(source, tool_choice=choice))
+    one = grammar_of(plan(source, tool_choice=choice, parallel_tool_calls=False))
+    is_single = source == template("llama") and choice == "required"
+    counts = {f"{{0,{count}}}" for count in (MAX_PARALLEL_CALLS, MAX_PARALLEL_CALLS - 1)}
+    assert any(count in several for count in counts) is not is_single
+    assert not any(count in one for count in counts)
+    assert "call)*" not in several + one
 
 
 def test_each_output_has_its_own_parser() -> None:
