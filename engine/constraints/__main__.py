@@ -10,6 +10,7 @@ import resource
 import signal
 import sys
 import threading
+import time
 from pathlib import Path
 
 from engine.constraints.judge import Verdict, decode_question, encode, grammar_of
@@ -40,20 +41,24 @@ def _answer() -> None:
 
     path, size, *eos_token_ids = sys.argv[1:]
     ends = [int(token) for token in eos_token_ids]
-    compile_grammar, problem = None, ""
+    compile_grammar, never = None, ""
     try:
         compile_grammar = open_compiler(Path(path).read_bytes(), int(size), ends)
     except GrammarError as error:
-        problem = str(error)
+        never = str(error)
     _limit_memory()
     while (frame := read_frame(_STDIN)) is not None:
-        question, verdict = decode_question(frame), Verdict(problem)
+        question, verdict = decode_question(frame), Verdict(never)
         if question.kind and compile_grammar is not None:
             signal.setitimer(signal.ITIMER_PROF, _CPU_SECONDS)  # whose signal ends the process
+            began, problem = time.process_time(), ""
             try:
                 try_out(compile_grammar(grammar_of(question)), frozenset(ends))
             except GrammarError as error:
-                verdict = Verdict(str(error))
+                problem = str(error)
+            except Exception as error:  # noqa: BLE001  # of the library: what it can't do with a grammar here, it can't in the core
+                problem = f"the grammar cannot be prepared: {error}"
+            verdict = Verdict(problem, time.process_time() - began)
             signal.setitimer(signal.ITIMER_PROF, 0)
         write_frame(_STDOUT, encode(verdict))
 

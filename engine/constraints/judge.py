@@ -13,9 +13,10 @@ class Question(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Verdict(msgspec.Struct, frozen=True, array_like=True):
-    """What is wrong with it; empty: nothing."""
+    """What is wrong with it; empty: nothing. `seconds` of processor time were taken to say so."""
 
     problem: str = ""
+    seconds: float = 0.0
 
 
 encode = msgspec.msgpack.Encoder().encode

@@ -2,21 +2,26 @@
 
 A helper process (`python -m engine.constraints`) does with each grammar what the core would do, with less memory and a
 bound of time: a grammar that breaks it costs a helper and never a core. It is started with the first grammar, and
-judges one after the other, tenant by tenant in turn, so that nobody's grammars keep others' waiting for long. Verdicts
-are kept; a grammar that is known costs nothing.
+judges one after the other, always of the tenant whose grammars have taken the least time, so that nobody's keep
+others' waiting for long. What a grammar takes is its tenant's, a new helper for one that it broke included. Verdicts
+are kept, for each tenant by itself; a grammar that is known costs nothing.
 """
 
 import asyncio
+import contextlib
 import hashlib
 import sys
-from collections import Counter, OrderedDict, deque
+import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import msgspec
 import structlog
 
+from engine.constraints.fair import FairLines
 from engine.constraints.judge import Question, decode_verdict, encode, question_of
+from engine.constraints.shelf import Shelf
 from engine.front.helper import Helper, HelperFailed
 from engine.front.live_request import GRAMMAR_KIND, InvalidSubmitError
 from engine.model.folder import ModelFolder
@@ -29,7 +34,9 @@ JUDGE_SECONDS = 60.0  # for one grammar, if the machine is so busy that the help
 START_SECONDS = 60.0  # for a new helper to read the vocabulary
 MAX_WAITING = 1024  # requests whose grammars are not judged yet
 MAX_TENANT_WAITING = 64  # of them, one tenant's
-MAX_KNOWN = 4096  # verdicts
+KNOWN_BYTES = 8 << 20  # of verdicts that are kept
+TENANT_KNOWN_BYTES = KNOWN_BYTES // 16  # of them, one tenant's
+_VERDICT_BYTES = 256  # of each, beside what it says
 
 Tell = Callable[[pb.Refused | None], None]
 
@@ -69,12 +76,12 @@ def grammar_of(submit: pb.Submit) -> Grammar | None:
 
 @dataclass(slots=True, eq=False)
 class _Case:
-    """A grammar that is to be judged, and who waits for it: tenants, once for each request."""
+    """A tenant's grammar that is to be judged, and who waits for it: one for each request."""
 
+    tenant: str
     grammar: Grammar
     digest: bytes
-    waiting: list[tuple[str, Tell]] = field(default_factory=list)
-    is_closed: bool = False
+    waiting: list[Tell] = field(default_factory=list)
 
 
 class GrammarJudge:
@@ -93,9 +100,9 @@ class GrammarJudge:
         tokens = [str(token) for token in folder.eos_token_ids]
         path = str(folder.path / "tokenizer.json")
         self._helper = Helper((*command, path, str(folder.vocab_size), *tokens))
-        self._known: OrderedDict[bytes, str] = OrderedDict()  # what is wrong with each; empty: nothing
-        self._cases: dict[bytes, _Case] = {}
-        self._lines: OrderedDict[str, deque[_Case]] = OrderedDict()  # by tenant, whose turn it is first
+        self._known: Shelf[bytes, str] = Shelf(KNOWN_BYTES, tenant_most=TENANT_KNOWN_BYTES)  # what is wrong with each
+        self._cases: dict[tuple[str, bytes], _Case] = {}
+        self._lines: FairLines[_Case] = FairLines()
         self._num_waiting: Counter[str] = Counter()
         self._work: asyncio.Task[None] | None = None
         self._judge_seconds = judge_seconds
@@ -103,13 +110,12 @@ class GrammarJudge:
     def judge(self, tenant: str, grammar: Grammar, tell: Tell) -> None:
         """Tell, now or later, how a request with this grammar is refused; None: it is not."""
         digest = hashlib.sha256(f"{grammar.kind}\0{grammar.text}".encode()).digest()
-        problem = self._known.get(digest)
+        problem = self._known.get(tenant, digest)
         if problem is not None:
-            self._known.move_to_end(digest)
             tell(_refused(problem))
         elif self._num_waiting[tenant] >= MAX_TENANT_WAITING:
             message = f"{MAX_TENANT_WAITING} of the tenant's requests wait for new grammars already: try again soon"
-            tell(pb.Refused(code=pb.REFUSAL_CODE_QUEUE_FULL, message=message))
+            tell(pb.Refused(code=pb.REFUSAL_CODE_QUEUE_FULL, message=message, field="grammar"))
         elif self._num_waiting.total() >= MAX_WAITING:
             message = "this worker has too many new grammars to look at: try again soon"
             tell(pb.Refused(code=pb.REFUSAL_CODE_UNAVAILABLE, message=message))
@@ -123,71 +129,62 @@ class GrammarJudge:
         self._helper.close()
 
     def _enter(self, tenant: str, grammar: Grammar, digest: bytes, tell: Tell) -> None:
-        case = self._cases.get(digest)
+        case = self._cases.get((tenant, digest))
         if case is None:
-            case = self._cases[digest] = _Case(grammar, digest)
-        if tenant not in {
-            one for one, _ in case.waiting
-        }:  # it stands in each tenant's line, for the first to come to it
-            self._lines.setdefault(tenant, deque()).append(case)
-        case.waiting.append((tenant, tell))
+            case = self._cases[tenant, digest] = _Case(tenant, grammar, digest)
+            self._lines.put(tenant, case)
+        case.waiting.append(tell)
         self._num_waiting[tenant] += 1
         if self._work is None or self._work.done():
             self._work = asyncio.create_task(self._run())
 
     async def _run(self) -> None:
         """Judge until nothing waits."""
-        while (case := self._next()) is not None:
+        while (taken := self._lines.take()) is not None:
+            tenant, case = taken
             refused: pb.Refused | None
+            seconds = 0.0
             try:
-                problem = await self._ask(case.grammar)
+                problem, seconds = await self._ask(case.grammar)
             except (HelperFailed, TimeoutError, msgspec.MsgspecError) as error:
                 log.error("helper_not_ready", error=str(error))
                 message = "this worker cannot look at grammars now; its log says why: try again soon"
                 refused = pb.Refused(code=pb.REFUSAL_CODE_UNAVAILABLE, message=message)
             else:
                 refused = _refused(problem)
-                self._known[case.digest] = problem
-                if len(self._known) > MAX_KNOWN:
-                    self._known.popitem(last=False)
+                self._known.put(tenant, case.digest, problem, _VERDICT_BYTES + len(problem.encode()))
+            self._lines.charge(tenant, seconds)
             self._close(case, refused)
 
-    def _next(self) -> _Case | None:
-        """Return the next case: the first of the tenant whose turn it is."""
-        while self._lines:
-            tenant, line = self._lines.popitem(last=False)
-            case = line.popleft()
-            if line:
-                self._lines[tenant] = line
-            if not case.is_closed:
-                return case
-        return None
-
     def _close(self, case: _Case, refused: pb.Refused | None) -> None:
-        case.is_closed = True
-        del self._cases[case.digest]
-        for tenant, tell in case.waiting:
-            self._num_waiting[tenant] -= 1
-            if not self._num_waiting[tenant]:
-                del self._num_waiting[tenant]
+        tenant = case.tenant
+        del self._cases[tenant, case.digest]
+        self._num_waiting[tenant] -= len(case.waiting)
+        if not self._num_waiting[tenant]:
+            del self._num_waiting[tenant]
+        for tell in case.waiting:
             tell(refused)
 
-    async def _ask(self, grammar: Grammar) -> str:
-        """Return what is wrong with a grammar; empty: nothing.
+    async def _ask(self, grammar: Grammar) -> tuple[str, float]:
+        """Return what is wrong with a grammar, empty: nothing, and what it took to say so, in seconds.
 
         Raises:
             HelperFailed, TimeoutError, MsgspecError: there is no helper that could say.
         """
         await self._greet()
+        began = time.monotonic()
         try:
             async with asyncio.timeout(self._judge_seconds):
-                return decode_verdict(await self._helper.ask(encode(question_of(grammar)))).problem
+                verdict = decode_verdict(await self._helper.ask(encode(question_of(grammar))))
+                return verdict.problem, verdict.seconds
         except TimeoutError:
             problem = f"the grammar takes more than {self._judge_seconds:g} s to prepare: make it simpler"
         except HelperFailed:
             problem = "the grammar takes too much time or memory to prepare, or is nested too deeply: make it simpler"
         log.warning("grammar_too_large", kind=grammar.kind, num_characters=len(grammar.text), problem=problem)
-        return problem
+        with contextlib.suppress(HelperFailed, TimeoutError):  # whoever asks next hears of it
+            await self._greet()  # what another helper takes is this grammar's, too
+        return problem, time.monotonic() - began
 
     async def _greet(self) -> None:
         """Make sure of a helper that is ready: what fails after that is the grammar's fault."""

@@ -1,6 +1,7 @@
 """A judge of grammars that does what their text says, and writes down what it was asked: `scripted_judge.py LOG ...`
 
-"bad" is no grammar, "hang" is never done, "die" kills the judge, and everything else is well.
+"bad" is no grammar, "hang" is never done, "die" kills the judge, and everything else is well. Each is said to have
+taken a second of processor time, or as many as the number behind a colon.
 """
 
 import os
@@ -26,7 +27,8 @@ def main() -> None:
             threading.Event().wait()
         if question.text == "die":
             os._exit(1)
-        write_frame(1, encode(Verdict("it is bad" if question.text == "bad" else "")))
+        _, _, seconds = question.text.partition(":")
+        write_frame(1, encode(Verdict("it is bad" if question.text == "bad" else "", float(seconds or 1))))
 
 
 if __name__ == "__main__":

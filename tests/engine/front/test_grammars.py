@@ -133,13 +133,13 @@ def test_grammars_that_are_too_much_work(make_judge: MakeJudge, run: Run) -> Non
 
 
 def test_each_grammar_is_judged_once(judge: GrammarJudge, log: Path, run: Run) -> None:
-    """Good or bad: who asks again, at the same time or later, gets the same verdict, and the helper is not asked."""
+    """Good or bad: a tenant that asks again, at the same time or later, gets the same verdict, and nobody is asked."""
 
     async def story() -> None:
         asked = Asked(judge)
-        first = [asked.ask("bad"), asked.ask("bad", "whale"), asked.ask("good")]
+        first = [asked.ask("bad"), asked.ask("bad"), asked.ask("good")]
         assert [await verdict(one) for one in first] == ["it is bad", "it is bad", ""]
-        again = asked.ask("bad", "carp")
+        again = asked.ask("bad")
         assert again.done()
         assert await verdict(again) == "it is bad"
 
@@ -147,18 +147,90 @@ def test_each_grammar_is_judged_once(judge: GrammarJudge, log: Path, run: Run) -
     assert log.read_text().split() == ["bad", "good"]
 
 
-def test_tenants_take_turns(judge: GrammarJudge, log: Path, run: Run) -> None:
-    """Whoever has many grammars to judge is served as often as whoever has one."""
+def test_what_another_tenant_asks_for_does_not_show(judge: GrammarJudge, log: Path, run: Run) -> None:
+    """A verdict for one tenant is no quicker because another one has it, or waits for it."""
 
     async def story() -> None:
         asked = Asked(judge)
-        waiting = [asked.ask(f"w{number}", "whale") for number in range(5)]
-        waiting += [asked.ask("m0"), asked.ask("m1"), asked.ask("c0", "carp")]
+        waiting = [asked.ask("good", tenant) for tenant in ("whale", "minnow")]
+        for one in waiting:
+            assert await verdict(one) == ""
+        late = asked.ask("good", "carp")
+        assert not late.done()
+        assert await verdict(late) == ""
+
+    run(story())
+    assert log.read_text().split() == ["good"] * 3
+
+
+def test_verdicts_of_one_tenant_push_out_its_own_alone(
+    make_judge: MakeJudge, log: Path, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """There is so much room for a tenant's verdicts; who sends ever new grammars fills it, and nobody else's."""
+    monkeypatch.setattr("engine.front.grammars.TENANT_KNOWN_BYTES", 1024)  # three verdicts, and not four
+
+    async def story() -> None:
+        asked = Asked(make_judge((*SCRIPTED, str(log)), judge_seconds=HUGE_SECONDS))
+        for text, tenant in (("mine", "minnow"), *((f"w{number}", "whale") for number in range(5))):
+            assert await verdict(asked.ask(text, tenant)) == ""
+        kept = [asked.ask(text, "whale").done() for text in ("w4", "w3", "w0")]
+        assert kept == [True, True, False]
+        assert asked.ask("mine", "minnow").done()
+
+    run(story())
+
+
+def test_tenants_are_served_by_what_their_grammars_take(judge: GrammarJudge, log: Path, run: Run) -> None:
+    """Who has many waits for who has one; of two, who has taken less time goes first."""
+
+    async def story() -> None:
+        asked = Asked(judge)
+        waiting = [asked.ask(f"w{number}:3", "whale") for number in range(3)]
+        waiting += [asked.ask(f"m{number}:1") for number in range(5)]
         for one in waiting:
             assert await verdict(one) == ""
 
     run(story())
-    assert log.read_text().split() == ["w0", "m0", "c0", "w1", "m1", "w2", "w3", "w4"]
+    assert log.read_text().split() == ["w0:3", "m0:1", "m1:1", "m2:1", "w1:3", "m3:1", "m4:1", "w2:3"]
+
+
+@pytest.mark.parametrize("before", [0, 1, 5])
+def test_a_flood_of_expensive_grammars_keeps_nobody_waiting(
+    judge: GrammarJudge, log: Path, run: Run, before: int
+) -> None:
+    """Whenever another tenant's comes: after the one that is being judged, each of the others has one turn at most."""
+    tenants = ("whale", "shark", "orca")
+
+    async def story() -> None:
+        asked = Asked(judge)
+        flood = [asked.ask(f"{tenant}{number}:5", tenant) for number in range(9) for tenant in tenants]
+        for one in flood[:before]:
+            assert await verdict(one) == ""
+        done = len(asked.told)
+        small = asked.ask("small:0.001")
+        assert await verdict(small) == ""
+        ahead = [tenant for tenant, _ in asked.told[done:-1]]
+        assert len(ahead) <= 1 + len(tenants)
+        assert all(ahead.count(tenant) <= 2 for tenant in tenants)
+        judge.close()
+
+    run(story())
+    assert "small:0.001" in log.read_text().split()
+
+
+def test_a_helper_that_was_broken_is_paid_for_by_who_broke_it(judge: GrammarJudge, log: Path, run: Run) -> None:
+    """Whoever has killed the helper waits for all that others have by then."""
+
+    async def story() -> None:
+        asked = Asked(judge)
+        deadly = [asked.ask("die", "whale"), asked.ask("hang", "whale")]
+        small = asked.ask("small:0")
+        assert "simpler" in await verdict(deadly[0])
+        assert await verdict(small) == ""
+        judge.close()
+
+    run(story())
+    assert log.read_text().split()[:2] == ["die", "small:0"]
 
 
 def test_grammar_that_takes_too_long(make_judge: MakeJudge, log: Path, run: Run) -> None:
@@ -206,7 +278,8 @@ def test_waiting_is_bounded(judge: GrammarJudge, run: Run) -> None:
             asked.ask(f"w{number}", "whale")
         full = await asked.ask("one more", "whale")
         assert full is not None
-        assert full.code == pb.REFUSAL_CODE_QUEUE_FULL
+        assert (full.code, full.field) == (pb.REFUSAL_CODE_QUEUE_FULL, "grammar")
+        assert "try again" in full.message
         for number in range(MAX_WAITING - MAX_TENANT_WAITING):
             asked.ask("good", f"tenant-{number}")
         full = await asked.ask("one more", "carp")
