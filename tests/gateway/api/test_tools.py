@@ -78,7 +78,7 @@ def test_stream_equals_whole(stack: Stack, tenant: TenantInTest) -> None:
     assert pieces[0].id.startswith("call_")
     assert all(piece.id is None and piece.function.name is None for piece in pieces[1:])
     assert "".join(piece.function.arguments for piece in pieces) == call.function.arguments
-    assert len(pieces) > 3
+    assert len(pieces) > 1  # how many depends on the pace of who reads: what waits is joined
     assert not any(delta.content for delta in deltas)
     assert deltas[0].role == "assistant"
     assert deltas[0].content is None
