@@ -1,12 +1,13 @@
 """Erasing what was somebody's from every tier, and knowing when it is gone.
 
-    copies under way end ─▶ free blocks and free slabs are overwritten, whatever they held ─▶ done
-    the disk overwrites its own (engine/disk) ─────────────────────────────────────────────────┘
+    copies of it end ─▶ what nobody has written to yet is overwritten: blocks, slabs, whatever they held ─▶ done
+    the disk overwrites its own (engine/disk) ──────────────────────────────────────────────────────────┘
 
 A block that was given up long ago may hold what it held until somebody writes to it, and nobody knows any more whose
 that was. So all that is free is overwritten, once: what was overwritten and not used since is left alone. What others
 use meanwhile is theirs, and holds nothing of an earlier owner: a block that a plan hands out is overwritten before its
-step writes to it, unless that fills it whole, as copies do (`StepPlan.unfilled`).
+step writes to it, unless that fills it whole, as copies do (`StepPlan.unfilled`). Until then it holds what it held: so
+an erasure also waits for the steps that were launched when it began, and for copies beside them to such blocks.
 """
 
 from collections import deque
@@ -14,12 +15,14 @@ from collections.abc import Iterable, Sequence
 from itertools import islice
 
 from engine.memory.eviction.base import BlockKey
+from engine.memory.pool import OPEN
 from engine.memory.supply import Supply
 from engine.memory.tiers.host import HostTier
 from engine.memory.tiers.mover import Mover
 from engine.request import BlockId
 from engine.step import StepPlan
 
+_STEPS = 2  # after that many more, the step that is about to be launched is over, and all before it
 _MOST_DONE = 4096  # tickets, if nobody asks for them
 
 
@@ -42,7 +45,9 @@ class Wiper:
         self._supply, self._mover, self._host = supply, mover, host
         self._pending: list[Erasure] = []
         self._done: deque[int] = deque(maxlen=_MOST_DONE)
-        self._blocks: dict[BlockId, None] = {}  # free ones, to be overwritten
+        self._blocks: dict[BlockId, None] = {}  # that nobody writes to yet, to be overwritten
+        self._filling: set[BlockId] = set()  # that copies beside the steps overwrite, and have not yet
+        self._num_steps = 0  # that may be under way still which were when this began
         self._is_clean = bytearray(supply.pool.num_blocks)  # 1: overwritten, and not used since
         self._has_begun = False
 
@@ -69,12 +74,20 @@ class Wiper:
         return due
 
     def used(self, blocks: Iterable[BlockId]) -> None:
-        """Note that something is written to these blocks from here on."""
+        """Note that a plan writes to these blocks from here on; those that were to be overwritten are by now."""
         if self._has_begun:
             clean = self._is_clean
             for block in blocks:
                 clean[block] = 0
-                self._blocks.pop(block, None)  # filled whole by a copy; what a plan has allocated is overwritten by now
+
+    def filled(self, blocks: Iterable[BlockId]) -> None:
+        """Note that a copy beside the steps fills these blocks whole, from now on until it ends."""
+        if self._has_begun:
+            for block in blocks:
+                self._is_clean[block] = 0
+                if block in self._blocks:
+                    del self._blocks[block]
+                    self._filling.add(block)
 
     def erased_on_disk(self, ticket: int) -> None:
         """Note that the disk has done its part of something."""
@@ -82,8 +95,11 @@ class Wiper:
             erasure.disk_tickets.discard(ticket)
 
     def settle(self) -> None:
-        """Note what is done by now."""
-        if self._pending and not self._blocks and self._host.slabs.is_clean:
+        """Note what is done by now; called once a step, before that is planned."""
+        self._num_steps = max(0, self._num_steps - 1)
+        if self._filling:
+            self._filling.intersection_update(block for block, _ in self._mover.arriving())
+        if self._pending and self._is_clear:
             self._done += [one.ticket for one in self._pending if not one.waits_for_copies and not one.disk_tickets]
             self._pending = [one for one in self._pending if one.waits_for_copies or one.disk_tickets]
 
@@ -93,13 +109,18 @@ class Wiper:
         self._done.clear()
         return done
 
+    @property
+    def _is_clear(self) -> bool:
+        """Whether nothing is left of what lay there when this began."""
+        return not (self._blocks or self._filling or self._num_steps) and self._host.slabs.is_clean
+
     def _begin(self, stored: set[BlockId]) -> None:
         """Start to overwrite for those erasures whose blocks nothing copies any more.
 
         What is still to be stored, by the plan to be launched or the one after it, is another's. Those that come
         meanwhile wait until this is over: else it might never be, while there are always more.
         """
-        if self._blocks or not self._host.slabs.is_clean:
+        if not self._is_clear:
             return
         ready = [one for one in self._pending if one.waits_for_copies and not self._mover.is_copying(one.keys)]
         if not ready:
@@ -107,7 +128,11 @@ class Wiper:
         for erasure in ready:
             erasure.waits_for_copies = False
         waiting = stored | self._host.next.stored_blocks()
-        free = (block for block in self._supply.pool.free_blocks() if block not in waiting)
-        self._blocks |= {block: None for block in free if not self._is_clean[block]}
+        pool = self._supply.pool
+        given = (block for block in self._supply.touched if pool.state(block) == OPEN)  # and in no plan yet
+        unwritten = (block for block in (*pool.free_blocks(), *given) if block not in waiting)
+        self._blocks |= {block: None for block in unwritten if not self._is_clean[block]}
+        self._filling = {block for block, _ in self._mover.arriving()}
+        self._num_steps = _STEPS
         self._host.soil()
         self._has_begun = True

@@ -208,7 +208,7 @@ class Tiers:
         """Start copies beside the steps that were launched and those that will be."""
         for transfer in self.mover.take():
             if not transfer.is_store:
-                self._wiper.used(move.block for move in transfer.moves)
+                self._wiper.filled(move.block for move in transfer.moves)
             runner.copy(transfer)
 
     def finish(self, runner: Runner, seconds: float) -> None:

@@ -303,6 +303,41 @@ def test_an_erasure_waits_for_copies_under_way() -> None:
     assert not runner.slab_owners()
 
 
+def kept(stage: Stage) -> set[int]:
+    """Return all numbers that lie in the pages, somebody's or not."""
+    contents = stage.world.runner.contents()
+    return set(struct.unpack(f"<{len(contents) // 8}q", contents))
+
+
+def test_an_erasure_waits_for_copies_to_blocks_that_held_what_is_erased() -> None:
+    """What others fill meanwhile, beside the steps, holds it until they have: it is said to be gone only then."""
+    stage = Stage(num_blocks=64, soft=32)
+    tiers, world = stage.world.scheduler.memory.tiers, stage.world
+    other = [7] * 32
+    for tenant, tokens in (("minnow", other), ("whale", PROMPT)):
+        world.submit(tenant, tokens, 1)
+        stage.run()
+        tiers.park(stage.keys(tokens, tenant))
+        stage.run()
+        stage.give(tenant, 0)
+        stage.run()
+        stage.give(tenant, 64)
+    assert set(PROMPT) <= kept(stage), "freed, and not overwritten"
+    stage.late.are = True
+    tiers.prefetch(TenantId("minnow"), stage.keys(other, "minnow"))
+    until(world, lambda: any(not one.is_store for one in world.runner.begun))
+    filling = {block for block, _ in tiers.mover.arriving()}
+    assert filling
+    tiers.erase(WHALE, stage.keys(PROMPT))
+    for _ in range(20):
+        world.step()
+    assert tiers.is_erasing
+    stage.late.are = False
+    until(world, lambda: not tiers.is_erasing)
+    assert not set(PROMPT) & kept(stage)
+    stage.run()
+
+
 def test_an_erasure_ends_however_many_come_after_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each step brings another one, of blocks that lie in host memory."""
     stage = Stage()
