@@ -76,6 +76,6 @@ class Preparation(Protocol):
 class Grammars(Protocol):
     """Prepares grammars beside the loop."""
 
-    def prepare(self, grammar: Grammar) -> Preparation:
-        """Begin to prepare a grammar, unless it is at hand; returns at once."""
+    def prepare(self, tenant: str, grammar: Grammar) -> Preparation:
+        """Begin to prepare a tenant's grammar, unless the tenant has it at hand; returns at once."""
         ...

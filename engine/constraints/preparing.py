@@ -1,19 +1,24 @@
-"""Prepares grammars in a thread of its own, one after the other, and keeps those that were asked for last."""
+"""Prepares grammars in a thread of its own, one after the other, and keeps those that were asked for last.
+
+Always of the tenant whose grammars have taken the least time. What is kept is each tenant's own: see `Shelf`.
+"""
 
 import os
 import threading
+import time
 import weakref
-from collections import OrderedDict
 from collections.abc import Callable
-from queue import SimpleQueue
 from typing import Protocol
 
 from engine.constraints.base import Constraint
+from engine.constraints.fair import FairLines
+from engine.constraints.shelf import Shelf
 from engine.errors import GrammarError
 from engine.request import Grammar
 
 _NICENESS = 5  # of the thread: on a busy machine it gets a quarter of what the model's threads get
-MAX_KEPT = 32  # grammars: what waits or runs keeps its own beside them
+MAX_KEPT = 32  # grammars, of no more than `engine.constraints.__main__` lets pass each: what runs keeps its own beside
+MAX_TENANT_KEPT = 16  # of them, one tenant's
 
 
 class Compiled(Protocol):
@@ -59,26 +64,29 @@ class GrammarThread:
     sends grammars and leaves can't make others wait for all of them.
     """
 
-    def __init__(self, open_compiler: Callable[[], Compile]) -> None:
+    def __init__(self, open_compiler: Callable[[], Compile], *, clock: Callable[[], float] = time.thread_time) -> None:
         """Start nothing yet.
 
         Args:
             open_compiler: reads what the model's grammars are compiled with; raises GrammarError where none can be.
+            clock: seconds that the thread has worked.
         """
         self._open_compiler = open_compiler
-        self._kept: OrderedDict[Grammar, GrammarInWork] = OrderedDict()
-        self._queue: SimpleQueue[weakref.ref[GrammarInWork]] = SimpleQueue()
+        self._clock = clock
+        self._kept: Shelf[Grammar, GrammarInWork] = Shelf(MAX_KEPT, tenant_most=MAX_TENANT_KEPT)
+        self._lines: FairLines[weakref.ref[GrammarInWork]] = FairLines()  # shared with the thread
+        self._arrived = threading.Condition()
         self._thread: threading.Thread | None = None
 
-    def prepare(self, grammar: Grammar) -> GrammarInWork:
-        """Begin to prepare a grammar, unless it is at hand."""
-        work = self._kept.get(grammar)
+    def prepare(self, tenant: str, grammar: Grammar) -> GrammarInWork:
+        """Begin to prepare a tenant's grammar, unless it is at hand."""
+        work = self._kept.get(tenant, grammar)
         if work is None:
-            work = self._kept[grammar] = GrammarInWork(grammar)
-            self._queue.put(weakref.ref(work))
-            if len(self._kept) > MAX_KEPT:
-                self._kept.popitem(last=False)
-        self._kept.move_to_end(grammar)
+            work = GrammarInWork(grammar)
+            self._kept.put(tenant, grammar, work)
+            with self._arrived:
+                self._lines.put(tenant, weakref.ref(work))
+                self._arrived.notify()
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, name="grammars", daemon=True)
             self._thread.start()
@@ -88,14 +96,24 @@ class GrammarThread:
         os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICENESS)
         compile_grammar: Compile | None = None
         while True:
-            work = self._queue.get()()
-            if work is None:
-                continue
-            try:
-                compile_grammar = compile_grammar or self._open_compiler()
-                work.prepare(compile_grammar)
-            except GrammarError as error:
-                work.problem = str(error)
-            except BaseException as error:  # noqa: BLE001  # nobody may wait for ever
-                work.problem = f"the grammar cannot be prepared: {error}"
+            tenant, reference = self._take()
+            work, began = reference(), self._clock()
+            if work is not None:
+                try:
+                    if compile_grammar is None:
+                        compile_grammar = self._open_compiler()
+                        began = self._clock()  # what the first one takes is nobody's fault
+                    work.prepare(compile_grammar)
+                except GrammarError as error:
+                    work.problem = str(error)
+                except BaseException as error:  # noqa: BLE001  # nobody may wait for ever
+                    work.problem = f"the grammar cannot be prepared: {error}"
             del work  # while the thread waits for the next one it keeps none
+            with self._arrived:
+                self._lines.charge(tenant, self._clock() - began)
+
+    def _take(self) -> tuple[str, "weakref.ref[GrammarInWork]"]:
+        with self._arrived:
+            while (taken := self._lines.take()) is None:
+                self._arrived.wait()
+            return taken

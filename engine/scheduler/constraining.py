@@ -56,7 +56,7 @@ class Constraining:
         if grammar is None or self._grammars is None or request.beams is not None or request.embed:
             return None
         self.is_used = True
-        return self._grammars.prepare(grammar)
+        return self._grammars.prepare(request.tenant, grammar)
 
     def refusal(self, request: GenerationRequest, preparation: Preparation | None) -> Refusal | None:
         """Return why a request with a grammar is not taken."""

@@ -140,8 +140,8 @@ class AlternatingGrammars:
         self.gate = threading.Event()
         self.prepared: dict[str, Prepared] = {}
 
-    def prepare(self, grammar: Grammar) -> Prepared:
-        """Return what is being prepared."""
+    def prepare(self, tenant: str, grammar: Grammar) -> Prepared:
+        """Return what is being prepared, for whichever tenant."""
         return self.prepared.setdefault(grammar.text, Prepared(grammar.text, is_done=not self._late, gate=self.gate))
 
     def finish(self, text: str) -> None:

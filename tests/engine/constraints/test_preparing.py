@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable
 
 from engine.constraints.base import Constraint
-from engine.constraints.preparing import MAX_KEPT, Compile, GrammarInWork, GrammarThread
+from engine.constraints.preparing import MAX_KEPT, MAX_TENANT_KEPT, Compile, GrammarInWork, GrammarThread
 from engine.errors import GrammarError
 from engine.request import Grammar
 from tests.engine.alternating import Prepared, alternating
@@ -25,10 +25,16 @@ def wait(*works: GrammarInWork) -> None:
         time.sleep(0.001)
 
 
+def prepare(thread: GrammarThread, text: str, tenant: str = "minnow") -> GrammarInWork:
+    """Have a tenant's grammar of this text prepared."""
+    return thread.prepare(tenant, alternating(text))
+
+
 class Compiler:
-    """Compiles what the test lets through, and counts."""
+    """Compiles what the test lets through, and counts; a number is a grammar that takes so many seconds."""
 
     def __init__(self) -> None:
+        self.seconds = 0.0
         self.gate = threading.Event()
         self.gate.set()
         self.compiled: list[str] = []
@@ -43,6 +49,7 @@ class Compiler:
         """Compile a grammar."""
         assert self.gate.wait(DEADLINE_SECONDS)
         self.compiled.append(grammar.text)
+        self.seconds += float(grammar.text) if grammar.text.isdigit() else 0.0
         if grammar.text == "bad":
             raise GrammarError("it is bad")
         if grammar.text == "panic":
@@ -55,7 +62,7 @@ def test_nothing_is_opened_before_the_first_grammar() -> None:
     compiler = Compiler()
     thread = GrammarThread(compiler.open)
     assert compiler.num_opened == 0
-    wait(thread.prepare(alternating("1")), thread.prepare(alternating("2")))
+    wait(prepare(thread, "1"), prepare(thread, "2"))
     assert compiler.num_opened == 1
 
 
@@ -64,9 +71,9 @@ def test_prepare_returns_at_once() -> None:
     compiler = Compiler()
     compiler.gate.clear()
     thread = GrammarThread(compiler.open)
-    work = thread.prepare(alternating("1"))
+    work = prepare(thread, "1")
     assert not work.is_done
-    assert thread.prepare(alternating("1")) is work
+    assert prepare(thread, "1") is work
     compiler.gate.set()
     wait(work)
     constraint: Constraint = work.constraint(frozenset({900}))
@@ -78,7 +85,7 @@ def test_grammars_that_cannot_be_prepared() -> None:
     """Each says why, a library that panics included, and the next one is prepared all the same."""
     compiler = Compiler()
     thread = GrammarThread(compiler.open)
-    bad, panic, good = (thread.prepare(alternating(text)) for text in ("bad", "panic", "3"))
+    bad, panic, good = (prepare(thread, text) for text in ("bad", "panic", "3"))
     wait(bad, panic, good)
     assert bad.problem == "it is bad"
     assert "the library broke" in panic.problem
@@ -92,23 +99,47 @@ def test_model_that_no_grammar_can_be_used_with() -> None:
         raise GrammarError("this model has no end token")
 
     thread = GrammarThread(open_compiler)
-    works = [thread.prepare(alternating(text)) for text in "12"]
+    works = [prepare(thread, text) for text in "12"]
     wait(*works)
     assert [work.problem for work in works] == ["this model has no end token"] * 2
 
 
 def test_grammars_that_were_not_asked_for_lately_are_given_up() -> None:
-    """So many are kept, those that were asked for last; what is in use stays usable."""
+    """So many of a tenant's are kept, those that were asked for last; what is in use stays usable."""
     compiler = Compiler()
     thread = GrammarThread(compiler.open)
-    first = thread.prepare(alternating("0"))
-    works = [thread.prepare(alternating(str(number))) for number in range(1, MAX_KEPT)]
-    assert thread.prepare(alternating("0")) is first
-    works.append(thread.prepare(alternating(str(MAX_KEPT))))
+    first = prepare(thread, "0")
+    works = [prepare(thread, str(number)) for number in range(1, MAX_TENANT_KEPT)]
+    assert prepare(thread, "0") is first
+    works.append(prepare(thread, str(MAX_TENANT_KEPT)))
     wait(first, *works)
-    assert thread.prepare(alternating("0")) is first
-    assert thread.prepare(alternating("1")) is not works[0]
+    assert prepare(thread, "0") is first
+    assert prepare(thread, "1") is not works[0]
     assert works[0].constraint(frozenset()).mask([], 0).any()
+
+
+def test_tenants_have_grammars_of_their_own() -> None:
+    """Whether one is at hand tells nobody what another tenant asks for; nor can one push out what others have."""
+    thread = GrammarThread(Compiler().open)
+    mine, other = prepare(thread, "1"), prepare(thread, "1", "whale")
+    assert mine is not other
+    for number in range(2, 3 * MAX_KEPT):
+        prepare(thread, str(number), f"whale-{number % 4}")
+    assert prepare(thread, "1") is mine
+    wait(mine, other)
+
+
+def test_a_flood_of_grammars_keeps_no_other_tenant_waiting() -> None:
+    """Behind the one that is being prepared comes whoever has had least, however many of another's are in line."""
+    compiler = Compiler()
+    compiler.gate.clear()
+    thread = GrammarThread(compiler.open, clock=lambda: compiler.seconds)
+    flood = [prepare(thread, str(number), "whale") for number in range(50, 60)]
+    small = [prepare(thread, str(number)) for number in range(1, 4)]
+    compiler.gate.set()
+    wait(*flood, *small)
+    places = sorted(compiler.compiled.index(str(number)) for number in range(1, 4))
+    assert places[-1] <= 4  # one is being prepared, and one may have been next when the first small one came
 
 
 def test_what_nobody_waits_for_is_not_prepared() -> None:
@@ -116,11 +147,11 @@ def test_what_nobody_waits_for_is_not_prepared() -> None:
     compiler = Compiler()
     compiler.gate.clear()
     thread = GrammarThread(compiler.open)
-    first = thread.prepare(alternating("first"))
+    first = prepare(thread, "first")
     for number in range(3 * MAX_KEPT):
-        thread.prepare(alternating(str(number)))
-    last = thread.prepare(alternating("last"))
+        prepare(thread, str(number))
+    last = prepare(thread, "last")
     compiler.gate.set()
     wait(first, last)
-    assert len(compiler.compiled) <= MAX_KEPT + 1
+    assert len(compiler.compiled) <= MAX_TENANT_KEPT + 1
     assert {"first", "last"} <= set(compiler.compiled)

@@ -260,7 +260,7 @@ def test_request_waits_for_its_grammar_and_nobody_else_does() -> None:
 def test_grammar_that_is_ready_at_any_moment(text: str, looks: int) -> None:
     """A thread may have it ready from one look of the scheduler to the next: nobody is forgotten."""
     world, grammars = make_world(late=True)
-    grammars.prepare(alternating(text)).looks_left = looks
+    grammars.prepare("minnow", alternating(text)).looks_left = looks
     request = world.submit("minnow", 9, 40, grammar=alternating(text))
     for _ in range(3):
         world.step()
