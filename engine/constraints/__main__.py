@@ -11,8 +11,10 @@ import signal
 import sys
 import threading
 import time
+from functools import partial
 from pathlib import Path
 
+from engine.constraints.heap import bounded
 from engine.constraints.judge import Verdict, decode_question, encode, grammar_of
 from engine.errors import GrammarError
 from engine.process import die_with_parent
@@ -21,7 +23,7 @@ from engine.replay.frames import read_frame, write_frame
 _STDIN, _STDOUT = 0, 1
 _STACK_BYTES = 4 << 20  # half of what the core's threads have
 _MEMORY_BYTES = 256 << 20  # beyond what the vocabulary takes
-_CPU_SECONDS = 5.0  # of processor time for one grammar: how busy the machine is makes no difference
+_CPU_SECONDS = 3.0  # of processor time for one grammar: how busy the machine is makes no difference
 _PAGE_BYTES = resource.getpagesize()
 
 
@@ -53,7 +55,7 @@ def _answer() -> None:
             signal.setitimer(signal.ITIMER_PROF, _CPU_SECONDS)  # whose signal ends the process
             began, problem = time.process_time(), ""
             try:
-                try_out(compile_grammar(grammar_of(question)), frozenset(ends))
+                try_out(bounded(partial(compile_grammar, grammar_of(question))), frozenset(ends))
             except GrammarError as error:
                 problem = str(error)
             except Exception as error:  # noqa: BLE001  # of the library: what it can't do with a grammar here, it can't in the core

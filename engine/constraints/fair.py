@@ -10,6 +10,8 @@ from typing import Generic, TypeVar
 
 T = TypeVar("T")
 
+LEAST_SECONDS = 0.001  # to charge for a piece: a coarse clock may not see it, and to hand it over takes something, too
+
 
 class FairLines(Generic[T]):
     """Work that waits, by tenant. Take a piece, do it, charge it, take the next one."""

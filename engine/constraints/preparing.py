@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from engine.constraints.base import Constraint
-from engine.constraints.fair import FairLines
+from engine.constraints.fair import LEAST_SECONDS, FairLines
 from engine.constraints.shelf import Shelf
 from engine.errors import GrammarError
 from engine.request import Grammar
@@ -97,8 +97,9 @@ class GrammarThread:
         compile_grammar: Compile | None = None
         while True:
             tenant, reference = self._take()
-            work, began = reference(), self._clock()
+            work, began, least = reference(), self._clock(), 0.0
             if work is not None:
+                least = LEAST_SECONDS
                 try:
                     if compile_grammar is None:
                         compile_grammar = self._open_compiler()
@@ -110,7 +111,7 @@ class GrammarThread:
                     work.problem = f"the grammar cannot be prepared: {error}"
             del work  # while the thread waits for the next one it keeps none
             with self._arrived:
-                self._lines.charge(tenant, self._clock() - began)
+                self._lines.charge(tenant, max(self._clock() - began, least))
 
     def _take(self) -> tuple[str, "weakref.ref[GrammarInWork]"]:
         with self._arrived:

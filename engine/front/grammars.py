@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 import msgspec
 import structlog
 
-from engine.constraints.fair import FairLines
+from engine.constraints.fair import LEAST_SECONDS, FairLines
 from engine.constraints.judge import Question, decode_verdict, encode, question_of
 from engine.constraints.shelf import Shelf
 from engine.front.helper import Helper, HelperFailed
@@ -176,7 +176,7 @@ class GrammarJudge:
         try:
             async with asyncio.timeout(self._judge_seconds):
                 verdict = decode_verdict(await self._helper.ask(encode(question_of(grammar))))
-                return verdict.problem, verdict.seconds
+                return verdict.problem, max(verdict.seconds, LEAST_SECONDS)
         except TimeoutError:
             problem = f"the grammar takes more than {self._judge_seconds:g} s to prepare: make it simpler"
         except HelperFailed:
