@@ -17,9 +17,10 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 
+from engine.disk.contents import Row, SpoiltIndex
 from engine.disk.extents import erase_pieces
 from engine.disk.files import FULL
-from engine.disk.index import Index, Row, SpoiltIndex
+from engine.disk.index import Index
 from engine.disk.opening import Busy, OpenFolder
 from engine.disk.orders import Answer, Change, Changed, Cleared, Failed, Order, Put, Stop, Wipe, Wiped, Wrote
 

@@ -11,10 +11,11 @@ from dataclasses import dataclass
 from functools import partial
 
 from engine.disk.accounts import Account, Accounts, Slab
+from engine.disk.contents import SessionRow
 from engine.disk.erasures import Erasure, Erasures, Wait
 from engine.disk.events import DiskEvent, ReadDone, Written
 from engine.disk.figures import Figures
-from engine.disk.index import Index, SessionRow
+from engine.disk.index import Index
 from engine.disk.orders import (
     Answer,
     Change,

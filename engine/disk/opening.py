@@ -15,9 +15,10 @@ from collections import Counter
 from pathlib import Path
 from typing import NamedTuple
 
+from engine.disk.contents import Contents, SpoiltIndex
 from engine.disk.extents import EXTENT_BYTES, Extents, slots_of_an_extent, stride_of
 from engine.disk.files import Files, sync_folder
-from engine.disk.index import Contents, Index, Layout, SpoiltIndex, erase_index
+from engine.disk.index import Index, Layout, erase_index
 from engine.disk.orders import Opened
 
 

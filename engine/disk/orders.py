@@ -11,7 +11,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from engine.disk.index import Contents, Index
+from engine.disk.contents import Contents
+from engine.disk.index import Index
 from engine.disk.seal import Sealer
 from engine.memory.eviction.base import BlockKey
 

@@ -12,7 +12,7 @@ While it is not healthy nothing is found, read or written; limits and what is to
 import logging
 import queue
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -58,8 +58,8 @@ class _Limit:
 class DiskStore:
     """Blocks on disk by key, with a ceiling for each owner. Not thread-safe; see `open_store`."""
 
-    def __init__(self, place: Place, files: Files, patience: Patience, wake: Callable[[], None]) -> None:
-        self._place, self._files, self._patience, self._wake = place, files, patience, wake
+    def __init__(self, place: Place, files: Files, patience: Patience) -> None:
+        self._place, self._files, self._patience = place, files, patience
         self._stride = stride_of(place.layout.slot_bytes)
         self._limits: dict[str, _Limit] = {}
         self._erasures, self._breaker, self._figures = Erasures(), Breaker(patience.retry_seconds), Figures()
@@ -69,7 +69,7 @@ class DiskStore:
         self._held: list[tuple[Claim, DiskEvent]] = []  # their memory was being copied when their life ended
         self._ranked_at = self._tried_at = time.monotonic()
         self._closed = False
-        self._volume: Volume | None = Volume(place, files, wake)
+        self._volume: Volume | None = Volume(place, files)
         self._last: Volume | None = None  # the one before, until it has ended
 
     @property
@@ -419,7 +419,7 @@ class DiskStore:
         if self._last is not None and self._last.ended:
             self._last = None
         if self._volume is None and self._last is None and self._breaker.may_retry(now):
-            self._volume = Volume(self._place, self._files, self._wake)
+            self._volume = Volume(self._place, self._files)
 
     def _wait_until_open(self, seconds: float) -> None:
         deadline = time.monotonic() + seconds
@@ -434,7 +434,6 @@ def open_store(
     total_bytes: int,
     fingerprint: str,
     *,
-    wake: Callable[[], None] = lambda: None,
     patience: Patience | None = None,
     files: Files | None = None,
     extent_bytes: int = EXTENT_BYTES,
@@ -448,7 +447,6 @@ def open_store(
         slot_bytes: bytes of a slab.
         total_bytes: ceiling of all slabs.
         fingerprint: of the model and the form of its blocks.
-        wake: called from other threads whenever `poll` has something to tell.
         patience: bounds on what is under way.
         files: how files are read and written.
         extent_bytes: of a file of slabs, in a new store.
@@ -461,6 +459,6 @@ def open_store(
     if folder.exists() and not folder.is_dir():
         raise ConfigError(f"ENGINE_DISK_DIR: {folder} is no folder; name one that the worker may have for its own")
     place = Place(folder, Layout(fingerprint, slot_bytes), total_bytes, extent_bytes)
-    store = DiskStore(place, files or Files(), patience or Patience(), wake)
+    store = DiskStore(place, files or Files(), patience or Patience())
     store._wait_until_open(_OPEN_SECONDS)
     return store

@@ -8,7 +8,7 @@ import logging
 import queue
 import sqlite3
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TypeVar
 
 from engine.disk.extents import Buffer, TornSlab, stride_of
@@ -28,9 +28,9 @@ log = logging.getLogger("engine.disk")
 class Volume:
     """Started when made; `answers` begin with Opened or Failed."""
 
-    def __init__(self, place: Place, files: Files, wake: Callable[[], None]) -> None:
-        """Start the threads. `wake` is called after each answer, by the thread that gave it."""
-        self._place, self._files, self._wake = place, files, wake
+    def __init__(self, place: Place, files: Files) -> None:
+        """Start the threads."""
+        self._place, self._files = place, files
         self.answers: queue.SimpleQueue[Answer] = queue.SimpleQueue()
         self._orders: queue.SimpleQueue[Order] = queue.SimpleQueue()
         self._fetches: queue.SimpleQueue[Fetch | None] = queue.SimpleQueue()
@@ -39,7 +39,7 @@ class Volume:
         self._folder: OpenFolder | None = None  # set before any reader or writer has work
         self._stride = stride_of(place.layout.slot_bytes)
         self._zeros = Buffer(self._stride)
-        self._keeper = Keeper(self._open, self._orders, self._answer, self._write, self._wait_written)
+        self._keeper = Keeper(self._open, self._orders, self.answers.put, self._write, self._wait_written)
         self._workers = [
             *(threading.Thread(target=self._read_all, name=f"disk-read-{n}", daemon=True) for n in range(NUM_READERS)),
             *(
@@ -90,15 +90,10 @@ class Volume:
                 folder.close()
             except (OSError, sqlite3.Error) as error:
                 log.warning("disk_close_failed", extra={"error": str(error)})
-        self._wake()
 
     def _open(self) -> OpenFolder:
         self._folder = OpenFolder(self._place, self._files)
         return self._folder
-
-    def _answer(self, answer: Answer) -> None:
-        self.answers.put(answer)
-        self._wake()
 
     def _write(self, jobs: Sequence[Put | Wipe]) -> None:
         for job in jobs:
@@ -148,7 +143,7 @@ class Volume:
             except Exception:
                 log.exception("disk_read_failed")
                 error = "read"
-            self._answer(Fetched(fetch, error))
+            self.answers.put(Fetched(fetch, error))
 
     def _read_one(self, fetch: Fetch, buffer: Buffer) -> str:
         assert self._folder is not None

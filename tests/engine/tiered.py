@@ -29,7 +29,6 @@ class TieredWorld(World):
     def __init__(self, folder: Path, *, before: "TieredWorld | None" = None, **options: Any) -> None:
         super().__init__(**options)
         self.files = FailingFiles()
-        self._event = threading.Event()
         stride = stride_of(self.runner.slab_bytes)
         self.folder = folder
         self.store: DiskStore = open_store(
@@ -37,7 +36,6 @@ class TieredWorld(World):
             self.runner.slab_bytes,
             _NUM_SLOTS * stride,
             "model",
-            wake=self._event.set,
             patience=_PATIENCE,
             files=self.files,
             extent_bytes=_SLOTS_OF_AN_EXTENT * stride,
@@ -54,8 +52,7 @@ class TieredWorld(World):
         if self.plan is None:
             self.now += 0.0 if self.scheduler.roster.running else 0.001
             if tiers.disk is not None and tiers.disk.is_moving:
-                self._event.wait(0.01)
-                self._event.clear()
+                threading.Event().wait(0.001)  # as the loop does
         return is_busy
 
     def close(self) -> None:

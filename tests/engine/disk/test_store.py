@@ -156,17 +156,6 @@ def test_events_come_once_and_tell_which(tmp_path: Path) -> None:
         assert all(memory == content(key(number)) for number, memory in memories.items())
 
 
-def test_whoever_waits_is_woken(tmp_path: Path) -> None:
-    """After each answer, from another thread."""
-    woken: list[int] = []
-    store = open_store(tmp_path / "disk", SLOT_BYTES, 8 * STRIDE, "model", wake=lambda: woken.append(1))
-    before = len(woken)
-    store.limit("a", 8 * STRIDE)
-    put(store, (1,))
-    assert len(woken) > before
-    store.close(DEADLINE)
-
-
 def test_after_the_end_nothing_is_done(tmp_path: Path) -> None:
     """Calls are misses; closing again does nothing; another store may open the folder."""
     with opened(tmp_path / "disk") as store:
