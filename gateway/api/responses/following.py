@@ -99,10 +99,13 @@ class Follower:
         self._after = after
         self._padded = padded
         self._over = False
+        self._waiting: asyncio.Task[None] | None = None  # for more
 
     def fail(self, error: Exception) -> None:
         """Stop: the client has left, or this process ends. The client may go on where it is, with another process."""
         self._over = True
+        if self._waiting is not None:
+            self._waiting.cancel()
 
     async def follow(self) -> None:
         """Stream to the end of the response. Raises ClientLeft."""
@@ -136,4 +139,17 @@ class Follower:
             if ending is not None:
                 return
             events = []
-            await self._source.more()
+            await self._more()
+
+    async def _more(self) -> None:
+        """Wait for more, or until it is over with this client."""
+        if self._over:
+            return
+        self._waiting = asyncio.create_task(self._source.more())
+        try:
+            await asyncio.wait([self._waiting])
+            if not self._waiting.cancelled():
+                self._waiting.result()
+        finally:
+            self._waiting.cancel()
+            self._waiting = None
