@@ -1,26 +1,38 @@
-"""A bound on what Django reads of a request's body: it writes any body to disk before a view or a check runs."""
+"""A bound on what Django reads of a request's body: it takes any body whole before a view or a check runs."""
 
 import asyncio
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from gateway.admission.buffers import Buffers, Hold
+from gateway.api.errors import ApiError
+
 MAX_BODY = 1 << 20  # bytes; pages and the management API take forms and small JSON
+MAX_BODIES = 64 << 20  # bytes of all bodies that one process holds; shared out by the callers' addresses
 BODY_SECONDS = 60.0
 
 
 class BodyLimit:
-    """Refuses a body that is too large with 413 and one that is too slow with 408, whoever sends it."""
+    """Refuses bodies, whoever sends them.
+
+    413: it is too large; 408: too slow; 429, 503: there is no room for it beside others.
+    """
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
+        self.buffers = Buffers(MAX_BODIES)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request."""
         if _declared(scope) > MAX_BODY:
             await _refuse(send, 413, f"The body is over {MAX_BODY >> 20} MiB.")
             return
-        reading = _Reading(receive)
-        await self._app(scope, reading.receive, reading.guarded(send))
+        hold = self.buffers.hold((scope.get("client") or ("",))[0])
+        reading = _Reading(receive, hold, _declared(scope))
+        try:
+            await self._app(scope, reading.receive, reading.guarded(send))
+        finally:
+            hold.close()
         if reading.refusal:
             await _refuse(send, *reading.refusal)
 
@@ -28,8 +40,10 @@ class BodyLimit:
 class _Reading:
     """One request's body on its way to Django, which sees a client that left where a bound is passed."""
 
-    def __init__(self, receive: Receive) -> None:
+    def __init__(self, receive: Receive, hold: Hold, declared: int) -> None:
         self._receive = receive
+        self._hold = hold
+        self._declared = declared
         self._size = 0
         self._is_read = False
         self._ends_at = asyncio.get_running_loop().time() + BODY_SECONDS
@@ -42,11 +56,17 @@ class _Reading:
         if self._is_read:
             return await self._receive()  # waits for the client's leave, however long the response takes
         try:
+            if self._declared:
+                self._hold.cover(self._declared)
             async with asyncio.timeout_at(self._ends_at):
                 message = await self._receive()
+            self._size += len(message.get("body", b""))
+            if self._size:
+                self._hold.cover(self._size)
         except TimeoutError:
             return self._refused(408, f"The body didn't come within {BODY_SECONDS:.0f} s.")
-        self._size += len(message.get("body", b""))
+        except ApiError as error:
+            return self._refused(error.status, error.message)
         self._is_read = not message.get("more_body", False)
         if self._size > MAX_BODY:
             return self._refused(413, f"The body is over {MAX_BODY >> 20} MiB.")

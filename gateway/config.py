@@ -7,6 +7,7 @@ from functools import lru_cache
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
+LEAST_BODY_BYTES = 64 << 20  # a tenant's quarter of them holds the largest body, also while others hold theirs
 
 
 class ConfigError(Exception):
@@ -32,6 +33,7 @@ class GatewayConfig:
     engine_state_dir: str = ""  # ENGINE_STATE_DIR: of a worker on this machine, for the training of its reuse predictor
     train_seconds: int = 60  # TRAIN_SECONDS: of a processor that this may take, once a day; 0: no training
     drain_seconds: int = 60  # DRAIN_SECONDS: how long a stopping web process lets streams finish
+    body_bytes: int = 256 << 20  # BODY_BYTES: of request bodies held in one web process; a tenant has 1/4 at most
     realtime_sockets: int = 5000  # REALTIME_SOCKETS: open in one web process; of them a tenant has 3/4, a key 1/2
     realtime_slow_seconds: int = 15  # REALTIME_SLOW_SECONDS: that an event waits for a reader; then its socket closes
 
@@ -57,6 +59,8 @@ class GatewayConfig:
         for name in ("realtime_sockets", "realtime_slow_seconds"):
             if getattr(config, name) < 1:
                 raise ConfigError(f"{name.upper()}={getattr(config, name)}: at least 1")
+        if config.body_bytes < LEAST_BODY_BYTES:
+            raise ConfigError(f"BODY_BYTES={config.body_bytes}: at least {LEAST_BODY_BYTES}")
         if not 0 <= config.train_seconds <= 3600:
             raise ConfigError(f"TRAIN_SECONDS={config.train_seconds}: from 1 to 3600, or 0 for no training")
         return config

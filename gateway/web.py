@@ -11,6 +11,8 @@ from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 
 from gateway.admission.admit import Admission
+from gateway.admission.buffers import Buffers
+from gateway.admission.counting import Counting
 from gateway.admission.leases import STORE_SECONDS, Leases
 from gateway.admission.trials import Trials
 from gateway.api.auth import KeyCache
@@ -39,6 +41,8 @@ class Web:
     keys: KeyCache
     registry: WorkerRegistry
     admission: Admission
+    buffers: Buffers
+    counting: Counting
     drain: Drain
     reads: Reads
     sessions: SessionDesk
@@ -94,10 +98,13 @@ async def running(config: GatewayConfig) -> AsyncIterator[Web]:
         stack.push_async_callback(listener.stop)
         drain.on_signals()
         await registry.reach(REACH_SECONDS)
+        admission = Admission(leases, trials)
         yield Web(
             keys=keys,
             registry=registry,
-            admission=Admission(leases, trials),
+            admission=admission,
+            buffers=Buffers(config.body_bytes),
+            counting=Counting(admission),
             drain=drain,
             reads=reads,
             sessions=sessions,

@@ -9,6 +9,8 @@ from gateway.admission.trials import Trial, Trials
 from gateway.api.errors import Headers, RateLimited
 from tenants.contracts import KeyGrant
 
+_TENANT, _KEY = "the tenant", "this API key"
+
 
 @dataclass(frozen=True, slots=True)
 class _Limit:
@@ -97,6 +99,44 @@ class Admission:
             RateLimited: with the time to wait and the headers; for ever, if the prompt alone exceeds the limit.
         """
         permit = Permit(self._leases, _limits(grant))
+        await self._take(permit, prompt_tokens, tokens, now)
+        if self._trials is not None:
+            permit.trial = self._trials.begin(grant, prompt_tokens=prompt_tokens, tokens=tokens)
+        return permit
+
+    async def admit_call(self, grant: KeyGrant, *, now: float, apart: bool) -> Permit:
+        """Take one request of the limits on requests, and nothing of those on tokens.
+
+        Args:
+            grant: the caller's.
+            now: monotonic seconds.
+            apart: of buckets of their own, as large as the limits are: calls that prepare a request take none from it.
+
+        Raises:
+            RateLimited: with the time to wait and the headers.
+        """
+        permit = Permit(self._leases, _request_limits(grant, ":apart" if apart else ""))
+        await self._take(permit, 0, 0, now)
+        if self._trials is not None and not apart:
+            permit.trial = self._trials.begin(grant, prompt_tokens=0, tokens=0)
+        return permit
+
+    async def check(self, grant: KeyGrant, *, now: float) -> None:
+        """Take nothing, and refuse what a limit on requests would refuse, before anything is done for it.
+
+        Raises:
+            RateLimited: with the time to wait and the headers.
+        """
+        permit = Permit(self._leases, _request_limits(grant))
+        await self._take(permit, 0, 0, now)
+        self._give_back(permit)
+
+    def rates(self, grant: KeyGrant, now: float) -> list[Rate]:
+        """Return what is left of the limits that apply, for whoever asks without a request."""
+        return Permit(self._leases, _limits(grant)).rates(now)
+
+    async def _take(self, permit: Permit, prompt_tokens: int, tokens: int, now: float) -> None:
+        """Take of all the permit's limits, or of none."""
         for limit in permit.limits:
             wanted = 1.0 if limit.unit == "requests" else float(min(tokens, limit.limit))
             if limit.unit == "tokens" and prompt_tokens > limit.limit:
@@ -105,18 +145,15 @@ class Admission:
             if wait > 0:
                 raise self._refuse(permit, limit, wanted, wait, now)
             permit.reserved[limit.scope] = wanted
-        if self._trials is not None:
-            permit.trial = self._trials.begin(grant, prompt_tokens=prompt_tokens, tokens=tokens)
-        return permit
 
-    def rates(self, grant: KeyGrant, now: float) -> list[Rate]:
-        """Return what is left of the limits that apply, for whoever asks without a request."""
-        return Permit(self._leases, _limits(grant)).rates(now)
+    def _give_back(self, permit: Permit) -> None:
+        for limit in permit.limits:
+            if limit.scope in permit.reserved:
+                self._leases.give(limit.scope, limit.limit, permit.reserved[limit.scope])
+        permit.settled = True
 
     def _refuse(self, permit: Permit, limit: _Limit, wanted: float, wait: float | None, now: float) -> RateLimited:
-        for scope, amount in permit.reserved.items():
-            self._leases.give(scope, next(one.limit for one in permit.limits if one.scope == scope), amount)
-        permit.settled = True
+        self._give_back(permit)
         advice = f"Try again in {duration(wait)}." if wait is not None else "It can never fit: send a shorter prompt."
         error = RateLimited(
             f"Rate limit reached for {limit.owner} on {limit.unit} per minute: limit {limit.limit}, "
@@ -129,12 +166,14 @@ class Admission:
 
 
 def _limits(grant: KeyGrant) -> list[_Limit]:
-    tenant, key = f"tenant:{grant.tenant_id}", f"key:{grant.key_id}"
-    limits = [
-        _Limit(f"{tenant}:rpm", grant.policy.rpm, "requests", "the tenant"),
-        _Limit(f"{tenant}:tpm", grant.policy.tpm, "tokens", "the tenant"),
-    ]
+    limits = [*_request_limits(grant), _Limit(f"tenant:{grant.tenant_id}:tpm", grant.policy.tpm, "tokens", _TENANT)]
     if grant.key_id:
-        limits.append(_Limit(f"{key}:rpm", grant.rpm, "requests", "this API key"))
-        limits.append(_Limit(f"{key}:tpm", grant.tpm, "tokens", "this API key"))
+        limits.append(_Limit(f"key:{grant.key_id}:tpm", grant.tpm, "tokens", _KEY))
+    return [limit for limit in limits if limit.limit > 0]
+
+
+def _request_limits(grant: KeyGrant, bucket: str = "") -> list[_Limit]:
+    limits = [_Limit(f"tenant:{grant.tenant_id}:rpm{bucket}", grant.policy.rpm, "requests", _TENANT)]
+    if grant.key_id:
+        limits.append(_Limit(f"key:{grant.key_id}:rpm{bucket}", grant.rpm, "requests", _KEY))
     return [limit for limit in limits if limit.limit > 0]

@@ -91,7 +91,7 @@ class Trials:
         shadow, tenant_id = grant.policy.shadow, grant.tenant_id
         if shadow.rpm is not None and await self._take(tenant_id, "rpm", shadow.rpm, 1.0):
             self._counts[tenant_id, f"rpm:{shadow.rpm}"] += 1
-        if shadow.tpm is None:
+        if shadow.tpm is None or not tokens:  # a call that takes no tokens
             return
         wanted = float(min(tokens, shadow.tpm))
         if prompt_tokens > shadow.tpm or await self._take(tenant_id, "tpm", shadow.tpm, wanted):

@@ -29,7 +29,7 @@ from gateway.api.responses.endpoints import (
     retrieve_response,
 )
 from gateway.api.sessions import changing, delete_session, list_sessions, retrieve_session
-from gateway.api.tokens import TokenEndpoints
+from gateway.api.tokens import detokenize, tokenize
 from gateway.config import GatewayConfig
 from gateway.web import Web, running
 from gateway.workers.sessions import Action
@@ -58,7 +58,6 @@ def build(config: GatewayConfig, static_root: Path) -> Starlette:
         async with running(config) as web:
             yield {"web": web}
 
-    tokens = TokenEndpoints()
     app = Starlette(
         routes=[
             Route("/v1/openapi.json", Document(), methods=["GET"]),
@@ -68,7 +67,7 @@ def build(config: GatewayConfig, static_root: Path) -> Starlette:
             *(
                 Route(f"{prefix}/{name}", Endpoint(handler), methods=["POST"])
                 for prefix in ("", "/v1")
-                for name, handler in (("tokenize", tokens.tokenize), ("detokenize", tokens.detokenize))
+                for name, handler in (("tokenize", tokenize), ("detokenize", detokenize))
             ),
             Route("/v1/responses", Endpoint(create_response), methods=["POST"]),
             Route("/v1/responses/input_tokens", Endpoint(count_input_tokens), methods=["POST"]),

@@ -59,13 +59,18 @@ async def authenticate(exchange: Exchange, *, scope: str) -> KeyGrant:
     grant = await exchange.web.keys.grant(bearer(exchange.scope["headers"]))
     exchange.noted |= {"tenant": grant.tenant_slug, "key": grant.key_id}
     check(grant, scope=scope, client=exchange.client, now=time.time())
+    exchange.tenant_id = grant.tenant_id
     return grant
 
 
 async def received(
     exchange: Exchange, grant: KeyGrant, parse: Callable[[bytearray], Request]
 ) -> tuple[Request, Entry | None]:
-    """Return the request, and what its Idempotency-Key asks for, if it has one. Raises as `parse` and `entry_of`."""
+    """Return the request, and what its Idempotency-Key asks for, if it has one. Raises as `parse` and `entry_of`.
+
+    A caller whose requests are used up is refused before its body is read.
+    """
+    await exchange.web.admission.check(grant, now=time.monotonic())
     body = await exchange.body()
     request, entry = parse(body), entry_of(exchange, grant, body)
     if entry is not None:

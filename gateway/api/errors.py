@@ -224,6 +224,7 @@ class RateLimited(ApiError):
         "the prompt alone is over the limit."
     )
     codes: ClassVar[Mapping[str, str]] = {
+        "too_many_bodies": "the bodies of the tenant's other requests take all the room that it has",
         "too_many_connections": "the key or the tenant has as many websockets open as it may",
     }
 

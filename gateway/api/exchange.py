@@ -1,6 +1,7 @@
 """One HTTP request and its response, over plain ASGI."""
 
 import asyncio
+import contextlib
 import time
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Any
@@ -9,6 +10,7 @@ import msgspec
 import structlog
 from starlette.types import Message, Receive, Scope, Send
 
+from gateway.admission.buffers import STEP_BYTES, Hold
 from gateway.api.errors import (
     ApiError,
     BodyTooLarge,
@@ -25,6 +27,8 @@ from gateway.workers.errors import WorkerError
 
 MAX_BODY = 4 << 20  # bytes
 BODY_SECONDS = 60.0  # for the whole body to come
+SMALL_BODY = 64 << 10  # bytes; of a request that is refused unread the server reads so much by itself
+LINGER_SECONDS = 1.0  # that a client has, after an answer to a body that wasn't read, to stop and read it
 WRITE_SECONDS = 60.0  # for a client that doesn't read; then it counts as gone
 
 _log = structlog.get_logger("gateway.api")
@@ -38,12 +42,17 @@ class Exchange:
         self.web: Web = scope["state"]["web"]
         self.request_id: str = scope["state"]["request_id"]
         self.headers: Headers = []  # added to the response whatever it is
+        self.tenant_id = ""  # the caller's, once it is known: a body is read from nobody else
         self.noted: dict[str, object] = {}  # for the log line: ids and counts, never texts
         self.status = 0  # sent; 0: not yet
         self.left = False
         self._receive = receive
         self._send = send
         self._runs: list[Live] = []
+        self._hold: Hold | None = None  # of the body
+        self._asked = False  # for the body: a client that waits for 100-continue sends it
+        declared = self._declared()
+        self._unread = declared is None or declared > SMALL_BODY
 
     @property
     def client(self) -> str | None:
@@ -67,43 +76,60 @@ class Exchange:
         self._send = tapped
 
     async def body(self) -> bytearray:
-        """Read the whole body.
+        """Read the whole body. It counts among its tenant's until the request runs, or the exchange ends.
 
         Raises:
-            BodyTooLarge: it is over MAX_BODY; the connection is closed, because the rest is not read.
+            BodyTooLarge: it is over MAX_BODY.
             BodyTooSlow: it took over BODY_SECONDS.
+            RateLimited, Overloaded: there is no room for it beside other bodies.
             ClientLeft: the client left before its end.
             UnsupportedEncoding: it is compressed.
         """
+        assert self.tenant_id, "a body is read from a caller who is known"
+        self._unread = True
         encoding = self._header(b"content-encoding", b"identity")
         if encoding.strip().lower() != b"identity":
-            self.headers.append((b"connection", b"close"))
             name = encoding[:40].decode("latin-1")
             raise UnsupportedEncoding(f"The body comes with Content-Encoding {name}: send it uncompressed")
-        declared = self._header(b"content-length", b"0")
-        if declared.isdigit() and int(declared) > MAX_BODY:
-            raise self._too_large()
+        declared = self._declared() or 0
+        if declared > MAX_BODY:
+            raise _too_large()
+        self._hold = self.web.buffers.hold(self.tenant_id)
+        self._hold.cover(declared)
         try:
             async with asyncio.timeout(BODY_SECONDS):
-                return await self._read_body()
+                body = await self._read_body(self._hold, declared)
         except TimeoutError as error:
-            self.headers.append((b"connection", b"close"))
             raise BodyTooSlow(f"The body didn't come within {BODY_SECONDS:.0f} s") from error
+        self._unread = False
+        return body
 
-    async def _read_body(self) -> bytearray:
+    async def _read_body(self, hold: Hold, covered: int) -> bytearray:
         body = bytearray()
+        self._asked = True
         while True:
             message = await self._receive()
             if message["type"] == "http.disconnect":
                 raise ClientLeft
-            body += message.get("body", b"")
-            if len(body) > MAX_BODY:
-                raise self._too_large()
-            if not message.get("more_body", False):
+            piece, is_last = message.get("body", b""), not message.get("more_body", False)
+            size = len(body) + len(piece)
+            if size > MAX_BODY:
+                raise _too_large()
+            if size > covered:
+                covered = size if is_last else size + STEP_BYTES
+                hold.cover(covered)
+            body += piece
+            if is_last:
                 return body
 
+    def release(self) -> None:
+        """Count the body no more: it is gone, or what was made of it is bounded by the tenant's other limits."""
+        if self._hold is not None:
+            self._hold.close()
+
     def ends(self, runs: Iterable[Live]) -> None:
-        """End these when the client leaves, at once if it has."""
+        """End these when the client leaves, at once if it has. What runs was admitted: its body counts no more."""
+        self.release()
         self._runs += runs
         if self.left:
             self._end_runs()
@@ -142,15 +168,38 @@ class Exchange:
 
     async def json(self, data: object, status: int = 200) -> None:
         """Send a whole JSON response."""
+        await self._json(data, status, more=False)
+
+    async def error(self, error: ApiError) -> None:
+        """Send an error as the response; where the body was not read, close the connection after it."""
+        self.release()
+        self.headers += error.headers
+        if not self._unread:
+            await self.json(error.body(), error.status)
+            return
+        self.headers.append((b"connection", b"close"))
+        await self._json(error.body(), error.status, more=True)
+        await self._drop_rest()
+        await self.end()
+
+    async def _json(self, data: object, status: int, *, more: bool) -> None:
         body = msgspec.json.encode(data)
         headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
         await self.start(status, headers)
-        await self._send({"type": "http.response.body", "body": body, "more_body": False})
+        await self._send({"type": "http.response.body", "body": body, "more_body": more})
 
-    async def error(self, error: ApiError) -> None:
-        """Send an error as the response."""
-        self.headers += error.headers
-        await self.json(error.body(), error.status)
+    async def _drop_rest(self) -> None:
+        """Let the client end its body, which nobody keeps: a connection closed at once is reset under the answer."""
+        if not self._asked and self._header(b"expect", b"").lower() == b"100-continue":
+            return  # it sends nothing, and would if it were listened to
+        left = MAX_BODY
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(LINGER_SECONDS):
+                while left > 0:
+                    message = await self._receive()
+                    if not message.get("more_body", False):
+                        return
+                    left -= len(message["body"])
 
     def _end_runs(self) -> None:
         for run in self._runs:
@@ -159,9 +208,16 @@ class Exchange:
     def _header(self, wanted: bytes, default: bytes) -> bytes:
         return next((value for name, value in self.scope["headers"] if name == wanted), default)
 
-    def _too_large(self) -> BodyTooLarge:
-        self.headers.append((b"connection", b"close"))
-        return BodyTooLarge(f"The body is over {MAX_BODY >> 20} MiB: send less text")
+    def _declared(self) -> int | None:
+        """Return the length of the body in bytes, as its client declares it; None: it comes in chunks."""
+        if self._header(b"transfer-encoding", b""):
+            return None
+        declared = self._header(b"content-length", b"0")
+        return int(declared) if declared.isdigit() else 0
+
+
+def _too_large() -> BodyTooLarge:
+    return BodyTooLarge(f"The body is over {MAX_BODY >> 20} MiB: send less text")
 
 
 Handler = Callable[[Exchange], Awaitable[None]]
@@ -182,6 +238,7 @@ class Endpoint:
         except ClientLeft:
             exchange.noted["client_left"] = True
         finally:
+            exchange.release()
             _log.info(
                 "request",
                 request_id=exchange.request_id,

@@ -15,6 +15,7 @@ kept.py has the answers.
 
 import asyncio
 import contextlib
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -58,6 +59,7 @@ async def once(exchange: Exchange, entry: Entry | None) -> AsyncIterator[bool]:
 
     Raises:
         IdempotencyKeyReused, IdempotencyKeyInUse: another request has the key, or this one is being served.
+        RateLimited: a replay, which counts as a request and as no tokens, is one too many.
         Overloaded: Redis can't be asked.
     """
     if entry is None:
@@ -66,6 +68,8 @@ async def once(exchange: Exchange, entry: Entry | None) -> AsyncIterator[bool]:
     kept = exchange.web.kept
     answer = await kept.claim(entry)
     if answer is not None:
+        permit = await exchange.web.admission.admit_call(entry.grant, now=time.monotonic(), apart=False)
+        exchange.headers += permit.headers(time.monotonic())
         await _replay(exchange, answer)
         yield False
         return
@@ -132,6 +136,7 @@ class _Recorder:
 
 
 async def _replay(exchange: Exchange, answer: Answer) -> None:
+    exchange.release()
     exchange.noted["replayed"] = True
     headers: Headers = [(b"content-type", answer.content_type), _REPLAYED]
     if answer.content_type.startswith(b"text/event-stream"):

@@ -83,6 +83,7 @@ class Entry:
     """
 
     def __init__(self, grant: KeyGrant, key: str, path: str, body: bytes | bytearray) -> None:
+        self.grant = grant
         of_tenant = f"tollgate:{{tenant:{grant.tenant_id}}}:idempotency"
         known = b"\0".join((b"idempotency answer", grant.project_id.encode(), key.encode()))
         self._secret = hmac.digest(grant.namespace, known, "sha256")

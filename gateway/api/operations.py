@@ -68,8 +68,8 @@ class Operation:
 
 
 ALWAYS: Errors = (InvalidKey, Forbidden, Overloaded, InternalError)
-WITH_A_BODY: Errors = (*ALWAYS, BadRequest, BodyTooSlow, BodyTooLarge, UnsupportedEncoding)
-GENERATING: Errors = (*WITH_A_BODY, ContextTooLong, ModelNotFound, RateLimited, WorkerFailed)
+WITH_A_BODY: Errors = (*ALWAYS, BadRequest, BodyTooSlow, BodyTooLarge, UnsupportedEncoding, RateLimited)
+GENERATING: Errors = (*WITH_A_BODY, ContextTooLong, ModelNotFound, WorkerFailed)
 ONCE: Errors = (*GENERATING, IdempotencyKeyInUse, IdempotencyKeyReused)
 OF_SESSIONS: Errors = (*ALWAYS, BadRequest, NotFound, RateLimited)
 
@@ -172,6 +172,7 @@ _RESPONSES = (
         off=response_requests.OFF,
         answers={200: responses.InputTokens},
         errors=GENERATING,
+        is_limited=True,
     ),
     Operation(
         method="GET",
@@ -226,7 +227,8 @@ _TOKENS = (
         request=tokens.TokenizeRequest,
         off=tokens.TOKENIZE_OFF,
         answers={200: tokens.Tokens},
-        errors=(*WITH_A_BODY, ModelNotFound, RateLimited),
+        errors=(*WITH_A_BODY, ModelNotFound),
+        is_limited=True,
     ),
     Operation(
         method="POST",
@@ -236,7 +238,8 @@ _TOKENS = (
         summary="Turn token ids into their text",
         request=tokens.DetokenizeRequest,
         answers={200: tokens.Text},
-        errors=(*WITH_A_BODY, ModelNotFound, RateLimited),
+        errors=(*WITH_A_BODY, ModelNotFound),
+        is_limited=True,
     ),
 )
 

@@ -1,11 +1,11 @@
 """`POST /tokenize` and `/detokenize`, also under `/v1`: a text's token ids, and their text, in vLLM's words.
 
-The gateway has the model's tokenizer: no worker is asked, and nothing counts against a limit but the time it takes.
+The gateway has the model's tokenizer: no worker is asked, and no tokens are charged. How many there may be is in
+`gateway.admission.counting`.
 """
 
-from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager
+import asyncio
+import time
 from typing import Annotated
 
 import msgspec
@@ -13,7 +13,7 @@ from msgspec import Meta
 
 from gateway.api.chat import authenticate
 from gateway.api.decode import Off, Reader
-from gateway.api.errors import BadRequest, RateLimited
+from gateway.api.errors import BadRequest
 from gateway.api.exchange import Exchange
 from gateway.api.functions import Tools
 from gateway.api.prompt_tokens import check_ids
@@ -24,8 +24,6 @@ from gateway.workers.model import Model
 
 MAX_CHARACTERS = 1 << 20  # of a text
 MAX_TOKENS = 1 << 19
-LARGE = 16_000  # characters or tokens: what takes longer than a request's other work
-MOST_LARGE = 4  # at once, of a tenant
 
 TOKENIZE_OFF: Off = {
     "continue_final_message": (False,),
@@ -85,55 +83,47 @@ _TOKENIZE = Reader(TokenizeRequest, TOKENIZE_OFF)
 _DETOKENIZE = Reader(DetokenizeRequest, {})
 
 
-class TokenEndpoints:
-    """The two endpoints, and how many large texts of each tenant they are at."""
-
-    def __init__(self) -> None:
-        self._large: Counter[str] = Counter()
-
-    async def tokenize(self, exchange: Exchange) -> None:
-        """Answer one `POST /tokenize`."""
-        grant = await authenticate(exchange, scope="generate")
+async def tokenize(exchange: Exchange) -> None:
+    """Answer one `POST /tokenize`."""
+    grant = await authenticate(exchange, scope="generate")
+    counting = exchange.web.counting
+    async with counting.call(grant) as permit:
         request = _TOKENIZE.read(await exchange.body())
         model = find_model(exchange.web, grant, request.model)
         exchange.noted["model"] = model.name
-        with self._turn(grant.tenant_id, _characters(request)):
-            text = request.prompt if request.prompt is not None else await _rendered(request, model)
-            if len(text) > MAX_CHARACTERS:
-                raise _too_long(request, len(text))
-            special = request.add_special_tokens
-            if special is None:
-                special = request.messages is None
-            tokens = (await model.encode([text], special=special))[0]
-            strings = _strings(model, tokens) if request.return_token_strs else None
-        await exchange.json(Tokens(len(tokens), model.max_context, tokens, strings))
+        with counting.turn(grant.tenant_id, _characters(request)):
+            answer = await _tokens(request, model)
+        exchange.headers += permit.headers(time.monotonic())
+        await exchange.json(answer)
 
-    async def detokenize(self, exchange: Exchange) -> None:
-        """Answer one `POST /detokenize`."""
-        grant = await authenticate(exchange, scope="generate")
+
+async def detokenize(exchange: Exchange) -> None:
+    """Answer one `POST /detokenize`."""
+    grant = await authenticate(exchange, scope="generate")
+    counting = exchange.web.counting
+    async with counting.call(grant) as permit:
         request = _DETOKENIZE.read(await exchange.body())
         model = find_model(exchange.web, grant, request.model)
         exchange.noted["model"] = model.name
         check_ids(model, [request.tokens], field="tokens")
-        with self._turn(grant.tenant_id, len(request.tokens)):
+        with counting.turn(grant.tenant_id, len(request.tokens)):
             text = await model.decode(request.tokens)
+        exchange.headers += permit.headers(time.monotonic())
         await exchange.json(Text(text))
 
-    @contextmanager
-    def _turn(self, tenant_id: str, size: int) -> Iterator[None]:
-        """Count a large text while it is worked at. Raises RateLimited where the tenant has MOST_LARGE already."""
-        if size <= LARGE:
-            yield
-            return
-        if self._large[tenant_id] >= MOST_LARGE:
-            raise RateLimited("Your other large texts are still being worked at.", wait_seconds=0.5)
-        self._large[tenant_id] += 1
-        try:
-            yield
-        finally:
-            self._large[tenant_id] -= 1
-            if not self._large[tenant_id]:
-                del self._large[tenant_id]
+
+async def _tokens(request: TokenizeRequest, model: Model) -> Tokens:
+    text = request.prompt if request.prompt is not None else await _rendered(request, model)
+    if len(text) > MAX_CHARACTERS:
+        raise _too_long(request, len(text))
+    special = request.add_special_tokens
+    if special is None:
+        special = request.messages is None
+    tokens = (await model.encode([text], special=special))[0]
+    strings = None
+    if request.return_token_strs:
+        strings = await asyncio.to_thread(_strings, model, tokens)  # there may be a million
+    return Tokens(len(tokens), model.max_context, tokens, strings)
 
 
 def _characters(request: TokenizeRequest) -> int:

@@ -10,11 +10,12 @@ POST   /v1/responses/input_tokens          what a request would have to read
 Another project's response is as one that isn't there.
 """
 
+import time
 from collections.abc import Callable
 from typing import Any
 
 from gateway.api.chat import authenticate, received
-from gateway.api.errors import BadRequest, NotFound
+from gateway.api.errors import BadRequest, NotFound, Overloaded
 from gateway.api.exchange import Exchange, Watching
 from gateway.api.idempotency import once
 from gateway.api.responses.answering import collect, stream
@@ -45,10 +46,14 @@ async def create_response(exchange: Exchange) -> None:
 async def count_input_tokens(exchange: Exchange) -> None:
     """Say how many tokens a request's input has."""
     grant = await authenticate(exchange, scope="generate")
-    request = parse_response(await exchange.body())
-    plan = await plan_response(exchange.web, grant, request, request_id=exchange.request_id)
-    [prompt] = plan.job.prompts
-    await exchange.json({"object": "response.input_tokens", "input_tokens": len(prompt)})
+    counting = exchange.web.counting
+    async with counting.call(grant) as permit:
+        body = await exchange.body()
+        with counting.turn(grant.tenant_id, len(body)):
+            plan = await plan_response(exchange.web, grant, parse_response(body), request_id=exchange.request_id)
+        [prompt] = plan.job.prompts
+        exchange.headers += permit.headers(time.monotonic())
+        await exchange.json({"object": "response.input_tokens", "input_tokens": len(prompt)})
 
 
 async def retrieve_response(exchange: Exchange) -> None:
@@ -72,6 +77,8 @@ async def retrieve_response(exchange: Exchange) -> None:
         raise BadRequest(
             "`stream` is for responses in the background: this one was told when it was created", param="stream"
         )
+    if exchange.web.drain.draining:
+        raise Overloaded("The server is restarting. Try again.")
     run = exchange.web.responses.running(owner, record.id)
     source: Source = Here(run) if isinstance(run, BackgroundRun) else Stored(exchange.web.responses, owner, record)
     async with Watching(exchange):

@@ -334,7 +334,7 @@ def test_claim_is_renewed_while_its_request_runs(monkeypatch: pytest.MonkeyPatch
 
 
 def test_answer_is_paid_for_once(stack: Stack) -> None:
-    """Through real processes: one record in the ledger, and a limit of requests that is charged once."""
+    """Through real processes: one record in the ledger, however often it is asked for."""
     buyer = stack.tenant(rpm=60)
     client = stack.openai(buyer.key())
     body = {"model": "tiny", "messages": [{"role": "user", "content": "hello"}], "max_tokens": 4}
@@ -344,6 +344,19 @@ def test_answer_is_paid_for_once(stack: Stack) -> None:
     records = wait_for(lambda: found if len(found := buyer.usage()) == 2 else [])
     ids = {record["request_id"].removeprefix("req_") for record in records}
     assert ids == {answers[0].id.removeprefix("chatcmpl-"), other.id.removeprefix("chatcmpl-")}
+
+
+def test_a_replay_counts_as_a_request(stack: Stack) -> None:
+    """It is told what is left of the requests, takes no tokens, and is refused where none is left."""
+    buyer = stack.tenant(rpm=2, tpm=60)
+    with stack.http(buyer.key()) as client:
+        body = {"model": "tiny", "messages": [{"role": "user", "content": "hello"}], "max_tokens": 4}
+        answers = [client.post("/v1/chat/completions", json=body, headers={"Idempotency-Key": "k"}) for _ in range(3)]
+    assert [answer.status_code for answer in answers] == [200, 200, 429]
+    assert answers[1].headers["idempotent-replayed"] == "true"
+    assert answers[1].headers["x-ratelimit-limit-requests"] == "2"
+    assert "x-ratelimit-limit-tokens" not in answers[1].headers
+    assert answers[2].json()["error"]["type"] == "requests"
 
 
 def test_embeddings_and_responses_have_it_too(stack: Stack, tenant_of_stack: TenantInTest) -> None:

@@ -55,6 +55,8 @@ def looked_for(name: str, views: list[WorkerView], *models: str) -> None:
             keys=nothing,
             registry=registry,
             admission=nothing,
+            buffers=nothing,
+            counting=nothing,
             drain=nothing,
             reads=nothing,
             sessions=nothing,

@@ -7,6 +7,7 @@ import httpx
 import pytest
 from transformers.utils.chat_template_utils import render_jinja_template
 
+from gateway.admission.counting import MOST_LARGE
 from gateway.api import tokens as module
 from tests.engine.tiny_model import CHAT_TEMPLATE, make_tokenizer
 from tests.gateway.wire.stack import Stack, TenantInTest
@@ -111,12 +112,37 @@ def test_access(stack: Stack, tenant: TenantInTest) -> None:
 
 
 def test_nothing_is_metered(stack: Stack) -> None:
-    """No worker is asked: neither usage nor a rate is touched."""
-    tenant = stack.tenant(rpm=1)
+    """No worker is asked and no tokens are charged; a call takes none of the requests that generate."""
+    tenant = stack.tenant(rpm=1, tpm=60)
     raw = tenant.key()
-    for _ in range(3):
-        assert post(stack, raw, "/tokenize", prompt="hello").status_code == 200
+    assert post(stack, raw, "/tokenize", prompt="hello " * 100).status_code == 200
     assert tenant.usage() == []
+    chat = post(stack, raw, "/v1/chat/completions", messages=[MESSAGES[1]], max_tokens=1)
+    assert chat.status_code == 200
+
+
+COUNTING = [
+    ("/tokenize", {"prompt": "x"}),
+    ("/v1/detokenize", {"tokens": [1]}),
+    ("/v1/responses/input_tokens", {"input": "x"}),
+]
+
+
+@pytest.mark.parametrize("whose", ["tenant", "key"])
+@pytest.mark.parametrize(("path", "body"), COUNTING)
+def test_calls_a_minute_are_limited(stack: Stack, path: str, body: dict[str, Any], whose: str) -> None:
+    """All that count tokens share as many a minute as there are requests; what is left of them is told."""
+    tenant = stack.tenant(**({"rpm": 1} if whose == "tenant" else {}))
+    raw = tenant.key(**({"rpm": 1} if whose == "key" else {}))
+    answer = post(stack, raw, path, **body)
+    assert answer.status_code == 200
+    assert answer.headers["x-ratelimit-limit-requests"] == "1"
+    assert "x-ratelimit-limit-tokens" not in answer.headers
+    for path, body in COUNTING:
+        refused = post(stack, raw, path, **body)
+        error = refused.json()["error"]
+        assert (refused.status_code, error["type"], error["code"]) == (429, "requests", "rate_limit_exceeded")
+        assert int(refused.headers["retry-after-ms"]) > 0
 
 
 def test_large_texts_of_one_tenant_are_bounded(stack: Stack, tenant: TenantInTest) -> None:
@@ -136,5 +162,5 @@ def test_large_texts_of_one_tenant_are_bounded(stack: Stack, tenant: TenantInTes
     for thread in threads:
         thread.join(120)
     assert set(statuses) <= {200, 429}
-    assert statuses.count(200) >= module.MOST_LARGE
+    assert statuses.count(200) >= MOST_LARGE
     assert post(stack, raw, "/tokenize", prompt="hello").status_code == 200

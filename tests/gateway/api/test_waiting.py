@@ -14,6 +14,8 @@ import redis.asyncio
 
 from engine.protocol import pb
 from gateway.admission.admit import Admission
+from gateway.admission.buffers import Buffers
+from gateway.admission.counting import Counting
 from gateway.admission.leases import Leases
 from gateway.api import respond
 from gateway.api.auth import KeyCache
@@ -94,12 +96,15 @@ async def web_and_engine() -> AsyncIterator[tuple[Web, ScriptedEngine]]:
             await registry.refresh()
             await until(lambda: registry.num_connected == 1)
             store = redis.asyncio.Redis.from_url(os.environ["REDIS_URL"])
+            admission = Admission(Leases(store))
             reads, desk, responses = Reads(), SessionDesk(), ResponseDesk()
             yield (
                 Web(
                     keys=KeyCache(look_up, "pepper"),
                     registry=registry,
-                    admission=Admission(Leases(store)),
+                    admission=admission,
+                    buffers=Buffers(64 << 20),
+                    counting=Counting(admission),
                     drain=Drain(60),
                     reads=reads,
                     sessions=desk,
@@ -125,6 +130,7 @@ def run(story: Callable[[Web, ScriptedEngine], Coroutine[Any, Any, None]]) -> No
             await story(web, engine)
             assert web.drain.num_live == 0
             assert web.registry.num_active == 0
+            assert web.buffers.num_bytes == 0
 
     asyncio.run(main())
 
