@@ -392,8 +392,9 @@ IMPATIENT = Patience(read_seconds=0.05, retry_seconds=0.01)
 def test_a_read_that_takes_too_long_has_failed(tmp_path: Path) -> None:
     """Its memory is the caller's again: whatever comes late is not written to it."""
     files = FailingFiles()
+    with opened(tmp_path / "disk") as patient:  # a machine as slow as it likes
+        put(patient, range(3))
     with opened(tmp_path / "disk", files=files, patience=IMPATIENT) as store:
-        put(store, range(3))
         files.hold("read")
         memory = bytearray(SLOT_BYTES)
         assert store.read(key(0), memoryview(memory))
@@ -410,8 +411,9 @@ def test_a_read_that_takes_too_long_has_failed(tmp_path: Path) -> None:
 def test_a_stuck_disk_is_given_up(tmp_path: Path, call: str) -> None:
     """Writes that never end do end for the loop; nothing is asked of the disk until it has answered."""
     files = FailingFiles()
+    with opened(tmp_path / "disk") as patient:  # a machine as slow as it likes
+        put(patient, range(2))
     with opened(tmp_path / "disk", files=files, patience=IMPATIENT) as store:
-        put(store, range(2))
         files.hold(call)
         taken = [number for number in range(10, 16) if store.write(key(number), "a", memoryview(content(key(number))))]
         ticket = store.drop([key(0)])
