@@ -75,6 +75,8 @@ class HttpProtocol(HttpToolsProtocol):  # type: ignore[misc]  # httptools has no
         self._cancel_deadline()
         self._untold_bytes = 0
         self.scope["method"] = self.parser.get_method().decode("ascii")
+        if self.parser.get_http_version() == "1.1" and sum(name == b"host" for name, _ in self.headers) != 1:
+            raise ValueError("a request has one Host")  # comes back as a parser error
         if not self._offers_another_protocol():
             super().on_headers_complete()
 

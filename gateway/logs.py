@@ -59,6 +59,7 @@ def logging_config(*, terminal: bool | None = None) -> dict[str, Any]:
             # Django logs each 4xx as a warning; the access log has them.
             "django": {"handlers": [], "level": "INFO", "propagate": True},
             "django.request": {"level": "ERROR"},
+            "django.security.DisallowedHost": {"level": "CRITICAL"},  # anybody can send one: it is a 400 like others
             "django.server": {"handlers": [], "level": "INFO", "propagate": True},
             "httpx": {"level": "WARNING"},
             # Uvicorn brings handlers of its own: these lines take them away again.

@@ -21,6 +21,7 @@ MESSAGE_SECONDS = 60.0  # from a message's first byte to its last
 SEND_BUFFER = 64 << 10  # bytes that the kernel is asked to hold for a peer; Linux doubles it
 GONE_SECONDS = 60  # that a peer may leave what was sent unacknowledged, or its window shut
 CLOSE_SECONDS = 10.0  # for a peer to answer a close frame
+BAD_HANDSHAKE = b"HTTP/1.1 400 Bad Request\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
 LAST_SECONDS = 1.0  # for a close frame to go out when the process ends
 
 
@@ -28,6 +29,7 @@ class WebSocketProtocol(WebSocketsSansIOProtocol):  # type: ignore[misc]  # uvic
     """Takes messages up to MAX_MESSAGE, compresses nothing, and lets no peer hold a socket by not reading."""
 
     close_timer: asyncio.TimerHandle | None
+    frames: list[bytes]
     _deadline: asyncio.TimerHandle | None = None  # of a message whose end has not come
 
     def __init__(
@@ -57,15 +59,22 @@ class WebSocketProtocol(WebSocketsSansIOProtocol):  # type: ignore[misc]  # uvic
     def data_received(self, data: bytes) -> None:
         """Take what has come; a message that never ends would hold what there is of it."""
         super().data_received(data)
-        if not self.frames and not self.conn.reader.buffer:
+        if not self.handshake_initiated:  # its head comes whole, from the HTTP protocol
+            self._refuse()
+        elif not self.frames and not self.conn.reader.buffer:
             self._cancel_deadline()
         elif self._deadline is None:
             self._deadline = self.loop.call_later(MESSAGE_SECONDS, self._time_out)
 
     def send_receive_event_to_app(self) -> None:
-        """Pass a whole message on; the next one has a time of its own."""
+        """Pass a whole message on; the next one has a time of its own. What is no text closes the socket."""
         self._cancel_deadline()
-        super().send_receive_event_to_app()
+        if self.curr_msg_data_type == "text" and not self.close_sent and not _is_text(self.frames):
+            self.frames = []
+            self.conn.fail(1007, "text frames hold UTF-8")
+            self.handle_parser_exception()
+        else:
+            super().send_receive_event_to_app()
 
     async def send(self, message: ASGISendEvent) -> None:
         """Send a message; a close waits for nobody, and whoever still waited to send finds the socket closed."""
@@ -81,6 +90,11 @@ class WebSocketProtocol(WebSocketsSansIOProtocol):  # type: ignore[misc]  # uvic
         super().shutdown()
         self.loop.call_later(LAST_SECONDS, self.transport.abort)
 
+    def _refuse(self) -> None:
+        """Answer a handshake that cannot be read: the library has an answer, and uvicorn does not look for it."""
+        self.transport.write(b"".join(self.conn.data_to_send()) or BAD_HANDSHAKE)
+        self.transport.close()
+
     def _time_out(self) -> None:
         self._deadline = None
         if self.read_paused:  # we have not read on, so that the message could not end
@@ -93,3 +107,11 @@ class WebSocketProtocol(WebSocketsSansIOProtocol):  # type: ignore[misc]  # uvic
         if self._deadline is not None:
             self._deadline.cancel()
             self._deadline = None
+
+
+def _is_text(frames: list[bytes]) -> bool:
+    try:
+        b"".join(frames).decode()
+    except UnicodeDecodeError:
+        return False
+    return True
