@@ -16,6 +16,7 @@ from engine.step import SequenceStep, StepResult, TokenLogprobs
 Sampled = tuple[int, TokenLogprobs | None]
 
 _new = tuple.__new__
+_NOTHING_ELSE = RequestOutput(SequenceId(0))[5:]  # of news of a token: what is behind the output's index
 
 
 class Commit:
@@ -90,8 +91,8 @@ class Commit:
             elif sequence.announced:
                 held = sequence.kv_block_seconds + table.block_seconds + table.num_metered * (now - table.since)
                 handle, index, times = sequence.handle, sequence.index, sequence.num_preemptions
-                # In the order of RequestOutput's fields, with their defaults: a call of it takes twice as long.
-                news = (handle, (token,), held * block_bytes, times, index, 0, 0.0, 0, None, None, "", (), 0, 0.0, None)
+                # In the order of RequestOutput's fields: a call of it takes twice as long.
+                news = (handle, (token,), held * block_bytes, times, index, *_NOTHING_ELSE)
                 outputs.append(_new(RequestOutput, news))
             else:
                 outputs.append(self._announcement(sequence, now, (token,)))

@@ -3,7 +3,8 @@
     quick   made while the loop waits for them, for some milliseconds at most
     slow    made by a thread that others go before; nobody waits for them
 
-Compiled code makes them, without the interpreter's lock.
+Of the tenants that wait for a thread the one goes next whose masks have taken least time. Compiled code makes them,
+without the interpreter's lock.
 """
 
 import os
@@ -11,9 +12,9 @@ import threading
 import time
 from collections import deque
 from collections.abc import Sequence
-from queue import SimpleQueue
 from typing import NamedTuple
 
+from engine.constraints.fair import LEAST_SECONDS, FairLines
 from engine.errors import GrammarError
 from engine.scheduler.sequence import SequenceState
 
@@ -43,8 +44,8 @@ class MaskThreads:
 
     def __init__(self) -> None:
         self.late: set[SequenceState] = set()  # they have no mask yet: no plan may have them sample
-        self._quick: SimpleQueue[Order] = SimpleQueue()
-        self._slow: SimpleQueue[Order] = SimpleQueue()
+        self._quick = _Orders()
+        self._slow = _Orders()
         self._made: deque[Made] = deque()
         self._awaited = threading.Semaphore(0)  # of the quick ones that were given since the last wait, those made
         self._num_awaited = 0
@@ -80,17 +81,18 @@ class MaskThreads:
 
     def _start(self) -> None:
         num_quick = max(1, min(_MOST_QUICK, (os.cpu_count() or 1) // 2))
-        for queue, count in ((self._quick, num_quick), (self._slow, 1)):
+        for orders, count in ((self._quick, num_quick), (self._slow, 1)):
             for number in range(count):
-                name = f"{'masks' if queue is self._quick else 'slow-masks'}-{number}"
-                self._threads.append(threading.Thread(target=self._run, args=(queue,), name=name, daemon=True))
+                name = f"{'masks' if orders is self._quick else 'slow-masks'}-{number}"
+                self._threads.append(threading.Thread(target=self._run, args=(orders,), name=name, daemon=True))
                 self._threads[-1].start()
 
-    def _run(self, queue: "SimpleQueue[Order]") -> None:
-        if queue is self._slow:
+    def _run(self, orders: "_Orders") -> None:
+        if orders is self._slow:
             os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _SLOW_NICENESS)
         while True:
-            sequence, tokens, most_forced, made = queue.get()
+            sequence, tokens, most_forced, made = order = orders.take()
+            began = time.thread_time()
             forced: Sequence[int] = ()
             problem = ""
             try:
@@ -98,6 +100,33 @@ class MaskThreads:
                     forced = sequence.constraint.follow(tokens, sequence.num_prompt, most_forced)
             except GrammarError as error:
                 problem = str(error)
+            orders.charge(order, time.thread_time() - began)
             self._made.append(Made(sequence, forced, problem))
             if made is not None:
                 made.release()
+
+
+class _Orders:
+    """Orders that wait for a thread, by tenant."""
+
+    def __init__(self) -> None:
+        self._lines: FairLines[Order] = FairLines()
+        self._has_come = threading.Condition()
+
+    def put(self, order: Order) -> None:
+        """Let an order wait."""
+        with self._has_come:
+            self._lines.put(order.sequence.tenant.name, order)
+            self._has_come.notify()
+
+    def take(self) -> Order:
+        """Return the next order, once there is one."""
+        with self._has_come:
+            while (found := self._lines.take()) is None:
+                self._has_come.wait()
+            return found[1]
+
+    def charge(self, order: Order, seconds: float) -> None:
+        """Count what an order took."""
+        with self._has_come:
+            self._lines.charge(order.sequence.tenant.name, max(LEAST_SECONDS, seconds))
