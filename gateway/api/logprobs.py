@@ -4,10 +4,12 @@ Delta(text, tokens, scores) ──▶ Aligned (with the text that they make) ─
 """
 
 import codecs
+from collections import deque
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 from engine.protocol import pb
+from gateway.api.covering import Cover
 from gateway.workers.generation import TokenScore
 from gateway.workers.vocabulary import Token, Vocabulary
 
@@ -19,13 +21,15 @@ class Scored(NamedTuple):
 
     token: int
     score: TokenScore | None
+    offset: int = 0  # of an output's token: characters of its text before the one that the token begins in
 
 
 class Aligned:
-    """The scores of one output, told with the text of their tokens.
+    """The scores of one output, told with the text of their tokens: as soon as the first byte of a token is.
 
-    A token that ends the output has no place in it. With stop strings, a score is told once the first byte of its
-    token is: what a stop string cuts off has no scores.
+    The bytes of what has been told are those of the text, but for the rest of a character or token that the text ends
+    in; U+FFFD stands there for bytes that are no character. A token that ends the output has no place in it, and what
+    a stop string cuts off has no scores.
 
     Args:
         vocabulary: of the model.
@@ -41,9 +45,9 @@ class Aligned:
         self._ends = ends
         self._stops = stops
         self._shown = shown
-        self._waiting: list[Scored] = []
-        self._begun = 0  # bytes of text before the first that waits
-        self._told = 0  # bytes of text
+        self._cover = Cover()
+        self._waiting: deque[tuple[int, int, TokenScore]] = deque()  # bytes before it, token, score
+        self._num_characters = 0  # of text
         self._ended = False  # by the model's own will
 
     def push(self, text: str, tokens: Sequence[int], scores: Sequence[TokenScore]) -> list[Scored]:
@@ -52,43 +56,40 @@ class Aligned:
             if token in self._ends:
                 self._ended = True
             else:
-                self._waiting.append(Scored(token, score))
-        if not text:
-            return []
-        return self._within(text) if self._stops else self._all()
+                self._waiting.append((self._cover.add(self._bytes(token)), token, score))
+        return self._within(text)
 
     def finish(self, text: str, reason: int) -> list[Scored]:
         """Return what is left, given the last of the text and why the output ended."""
+        told = self._within(text)
         if self._stops and reason == pb.FINISH_REASON_STOP and not self._ended:
-            return self._within(text)
-        return self._all()
+            return told
+        while self._waiting:
+            told.append(self._next())
+        return told
 
     def _within(self, text: str) -> list[Scored]:
-        if text and self._waiting and not self._told and not text.startswith(" "):
-            first = self._bytes(self._waiting[0])
-            self._told = int(first.startswith(b" "))  # the first token's space, which some decoders leave out
-        self._told += len(text.encode())
-        count = 0
-        while count < len(self._waiting) and self._begun < self._told:
-            self._begun += len(self._bytes(self._waiting[count]))
-            count += 1
-        told, self._waiting = self._waiting[:count], self._waiting[count:]
+        told = []
+        for end in self._cover.push(text):
+            while self._waiting and self._waiting[0][0] < end:
+                told.append(self._next())
+            self._num_characters += 1
         return told
 
-    def _bytes(self, scored: Scored) -> bytes:
+    def _next(self) -> Scored:
+        _, token, score = self._waiting.popleft()
+        return Scored(token, score, self._num_characters)
+
+    def _bytes(self, number: int) -> bytes:
         """Return what the text has of a token."""
-        token = self._vocabulary[scored.token]
-        return token.data if scored.token in self._shown else token.shown
-
-    def _all(self) -> list[Scored]:
-        told, self._waiting = self._waiting, []
-        return told
+        token = self._vocabulary[number]
+        return token.data if number in self._shown else token.shown
 
 
 def chat_logprobs(scored: Iterable[Scored], vocabulary: Vocabulary) -> dict[str, Any]:
     """Return `choices[].logprobs` of chat: one entry a token."""
     content = []
-    for token, score in scored:
+    for token, score, _ in scored:
         assert score is not None
         top = [_entry(vocabulary[other], logprob) for other, logprob in score.top]
         content.append(_entry(vocabulary[token], score.logprob) | {"top_logprobs": top})
@@ -112,27 +113,21 @@ class TextLogprobs:
     def __init__(self, vocabulary: Vocabulary, prompt: str) -> None:
         self._vocabulary = vocabulary
         self._prompt = prompt
-        self._characters = codecs.getincrementaldecoder("utf-8")("replace")
-        self._offset = len(prompt)
 
     def prompt(self, scored: Iterable[Scored]) -> dict[str, Any]:
         """Return those of the prompt's tokens, all of them."""
         offsets, at = [], 0
         tokens = list(scored)
         characters = codecs.getincrementaldecoder("utf-8")("replace")
-        for token, _ in tokens:
+        for token, *_ in tokens:
             offsets.append(min(at, len(self._prompt)))
             at += self._length_at(at, self._vocabulary[token], characters)
         return self._lists(tokens, offsets)
 
     def output(self, scored: Iterable[Scored]) -> dict[str, Any]:
         """Return those of the output's next tokens."""
-        offsets = []
         tokens = list(scored)
-        for token, _ in tokens:
-            offsets.append(self._offset)
-            self._offset += len(self._characters.decode(self._vocabulary[token].shown))
-        return self._lists(tokens, offsets)
+        return self._lists(tokens, [len(self._prompt) + one.offset for one in tokens])
 
     def _length_at(self, at: int, token: Token, characters: codecs.IncrementalDecoder) -> int:
         """Return how many characters of the prompt a token of it is, which begins at `at`.
@@ -147,13 +142,13 @@ class TextLogprobs:
         return len(text)
 
     def _lists(self, scored: Sequence[Scored], offsets: list[int]) -> dict[str, Any]:
-        names = [_name(self._vocabulary[token]) for token, _ in scored]
+        names = [_name(self._vocabulary[token]) for token, *_ in scored]
         return {
             "tokens": names,
-            "token_logprobs": [None if score is None else max(score.logprob, LEAST_LOGPROB) for _, score in scored],
+            "token_logprobs": [None if score is None else max(score.logprob, LEAST_LOGPROB) for _, score, _ in scored],
             "top_logprobs": [
                 None if score is None else self._top(name, score)
-                for name, (_, score) in zip(names, scored, strict=True)
+                for name, (_, score, _) in zip(names, scored, strict=True)
             ],
             "text_offset": offsets,
         }

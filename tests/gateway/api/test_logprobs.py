@@ -34,7 +34,7 @@ def aligned(*, stops: bool = False) -> Aligned:
 
 def joined(scored: list[Scored]) -> bytes:
     """Return the bytes of scored tokens."""
-    return b"".join(VOCABULARY[token].data for token, _ in scored)
+    return b"".join(VOCABULARY[token].data for token, *_ in scored)
 
 
 def test_scores_wait_for_their_text() -> None:
@@ -90,7 +90,7 @@ def test_held_text_is_told_at_the_end_with_its_scores() -> None:
     one = aligned(stops=True)
     told = one.push("the t", tokens, scores(tokens))
     told += one.finish("enant", LENGTH)
-    assert told == [Scored(token, score) for token, score in zip(tokens, scores(tokens), strict=True)]
+    assert [one[:2] for one in told] == list(zip(tokens, scores(tokens), strict=True))
 
 
 @given(st.text(min_size=1, max_size=30), st.data())
@@ -106,8 +106,8 @@ def test_every_token_is_told_once(text: str, data: st.DataObject) -> None:
         told += one.push(text[written:upto], tokens[at : at + count], given_scores[at : at + count])
         at, written = at + count, upto
     told += one.finish(text[written:], LENGTH)
-    assert [token for token, _ in told] == tokens
-    assert [score for _, score in told] == given_scores
+    assert [one.token for one in told] == tokens
+    assert [one.score for one in told] == given_scores
 
 
 def test_chat_form() -> None:
@@ -125,9 +125,10 @@ def test_chat_form() -> None:
 def test_text_form_of_an_output() -> None:
     """Lists with an entry a token; offsets count characters from the prompt on, half a character begins where it is."""
     tokens = ids("a🙂b")
-    answer = TextLogprobs(VOCABULARY, "prompt").output(
-        [Scored(token, TokenScore(-1.0, ((ids("b")[0], -0.5),))) for token in tokens]
-    )
+    one = aligned()
+    score = TokenScore(-1.0, ((ids("b")[0], -0.5),))
+    told = one.push("a🙂b", tokens, [score] * len(tokens))
+    answer = TextLogprobs(VOCABULARY, "prompt").output(told)
     assert set(answer) == {"tokens", "token_logprobs", "top_logprobs", "text_offset"}
     assert answer["tokens"][0] == "a"
     assert answer["tokens"][1].startswith("bytes:\\xf0")
@@ -138,7 +139,8 @@ def test_text_form_of_an_output() -> None:
 
 def test_text_form_in_pieces_is_that_of_the_whole() -> None:
     """Pieces of a stream join to what an answer in one has."""
-    scored = [Scored(token, TokenScore(-1.0)) for token in ids("the tenant 🙂 holds")]
+    tokens = ids("the tenant 🙂 holds")
+    scored = aligned().push("the tenant 🙂 holds", tokens, scores(tokens))
     whole = TextLogprobs(VOCABULARY, "x").output(scored)
     pieces = TextLogprobs(VOCABULARY, "x")
     parts = [pieces.output([one]) for one in scored]

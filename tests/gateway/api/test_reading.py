@@ -52,11 +52,11 @@ def test_scores_wait_for_held_text() -> None:
     one = reading()
     assert one.push(delta("<")) == ((), ())
     told = one.push(delta("a"))
-    assert [VOCABULARY[token].text for token, _ in told.scored] == ["<", "a"]
+    assert [VOCABULARY[token].text for token, *_ in told.scored] == ["<", "a"]
     assert one.push(delta("<")) == ((), ())
     told = one.finish("", pb.FINISH_REASON_STOP)
     assert told.pieces == [Content("<")]
-    assert [VOCABULARY[token].text for token, _ in told.scored] == ["<"]
+    assert [VOCABULARY[token].text for token, *_ in told.scored] == ["<"]
 
 
 def test_a_response_keeps_the_scores_of_held_text() -> None:
