@@ -8,11 +8,13 @@ from typing import Any, Generic, NoReturn, Protocol, TypeVar, cast, get_type_hin
 
 import msgspec
 
+from gateway.api.allowed import allowed
 from gateway.api.errors import BadRequest
 
 MAX_OFF_BYTES = 4096  # of the value of a field that isn't served: no value that means "off" is longer
 MAX_FIELD_BYTES = 1 << 19  # of one field that isn't there for long texts
 LARGE_BYTES = 1 << 16  # of a body that may hold more objects than is good to make in one go
+MAX_QUOTED = 100  # characters of a wrong value that a message repeats
 MAX_VALUES = 1 << 17  # texts, lists and objects of one body: what takes long to make of few bytes; numbers do not
 
 _PATH = re.compile(r" - at (?:`key` in )?`\$\.?(.*)`$", re.DOTALL)
@@ -106,9 +108,9 @@ class Reader(Generic[Request]):
         field = _map_of(text)
         value = dict(self._fields(body)).get(field, b"") if field else b""
         if not value or len(value) > LARGE_BYTES:
-            return _explain(text)
+            return _explain(text, self._kind)
         try:
-            return _explain(text, _wrong_key(self._kind, field, msgspec.json.decode(value)))
+            return _explain(text, self._kind, _wrong_key(self._kind, field, msgspec.json.decode(value)))
         except _UNREADABLE as error:
             _refuse_json(error)
 
@@ -176,9 +178,9 @@ def convert(value: object, kind: type[Request], off: Off) -> Request:
     """
     if not isinstance(value, dict):
         raise BadRequest("Expected a JSON object")
-    for name, allowed in off.items():
+    for name, values in off.items():
         if name in value:
-            _check_off(name, value[name], allowed)
+            _check_off(name, value[name], values)
     given = {key: item for key, item in value.items() if key not in off}
     try:
         try:
@@ -190,7 +192,7 @@ def convert(value: object, kind: type[Request], off: Off) -> Request:
     except msgspec.ValidationError as error:
         text = str(error)
         field = _map_of(text)
-        raise _explain(text, _wrong_key(kind, field, value[field]) if field else "") from error
+        raise _explain(text, kind, _wrong_key(kind, field, value[field]) if field else "") from error
     request.check()
     return request
 
@@ -295,16 +297,18 @@ def _wrong_key(kind: type[object], field: str, value: object) -> str:
     return ""
 
 
-def _explain(text: str, key: str = "") -> BadRequest:
+def _explain(text: str, kind: type[object] | None = None, key: str = "") -> BadRequest:
     """Turn msgspec's message, which ends in a path, into one that names the field as the client wrote it.
 
     Args:
         text: msgspec's.
+        kind: of the request, whose types say what the field may be.
         key: of the map that the path ends with, where it is known.
     """
     path = ""
     if match := _PATH.search(text):
         path, text = match[1].removeprefix("[...]"), text[: match.start()]
+    typed = path
     if key:
         path = f"{path.removesuffix('[...]')}.{key[:80]}"
     if match := _UNKNOWN.match(text):
@@ -314,7 +318,15 @@ def _explain(text: str, key: str = "") -> BadRequest:
         )
     if match := _MISSING.match(text):
         field = f"{path}.{match[1]}".lstrip(".")
-        return BadRequest(f"`{field}` is missing", param=field, code="missing_field")
+        fix = _fix(kind, f"{typed}.{match[1]}")
+        return BadRequest(f"`{field}` is missing{fix}", param=field, code="missing_field")
     if not path:
         return BadRequest("The body must be a JSON object" if text.startswith("Expected `object`") else text)
-    return BadRequest(f"`{path}`: {text[:1].lower()}{text[1:]}", param=path)
+    text = text if len(text) <= MAX_QUOTED else text[:MAX_QUOTED] + "…"
+    return BadRequest(f"`{path}`: {text[:1].lower()}{text[1:]}{_fix(kind, typed)}", param=path)
+
+
+def _fix(kind: type[object] | None, path: str) -> str:
+    """Return what a field may be, to follow what is wrong with it; empty: its type lists no values."""
+    listed = allowed(kind, path) if kind is not None else ""
+    return f": it must be {listed}" if listed else ""
