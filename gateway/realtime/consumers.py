@@ -23,9 +23,10 @@ from gateway.realtime import events, says
 from gateway.realtime.asking import ask
 from gateway.realtime.callers import SUBPROTOCOL, Caller, caller_of
 from gateway.realtime.conversation import Conversation
+from gateway.realtime.held import held_bytes
 from gateway.realtime.items import item_object, read_item
 from gateway.realtime.response import Cancelled, Response
-from gateway.realtime.room import Share
+from gateway.realtime.room import Share, no_room
 from gateway.realtime.session import Session
 from gateway.routing.choose import affinity
 from gateway.web import Web
@@ -242,10 +243,18 @@ class RealtimeConsumer(AsyncWebsocketConsumer):  # type: ignore[misc]  # channel
                 f"{MAX_RESPONSES} responses are running on this socket: wait for one", code="too_many_responses"
             )
         asked = ask(self._session.fields_of(event.response), self._conversation)
+        size = held_bytes(event.response)
+        if not self._share.take(size):
+            raise no_room("wait for a response to end, or close some", param="response", code="too_much_held")
         response = Response(self.web, self.caller, asked, self._conversation, self.say)
         task = asyncio.create_task(response.run())
         self._responses[response.id] = (response, task)
-        task.add_done_callback(lambda _: self._responses.pop(response.id, None))
+        task.add_done_callback(lambda _: self._ended(response.id, size))
+
+    def _ended(self, response_id: str, size: int) -> None:
+        """Forget a response, and what its fields held."""
+        del self._responses[response_id]
+        self._share.take(-size)
 
     async def _cancel(self, event: events.ResponseCancel) -> None:
         """Cancel one response; without an id, all."""

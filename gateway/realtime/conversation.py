@@ -6,11 +6,12 @@ import msgspec
 
 from gateway.api.errors import BadRequest
 from gateway.api.schemas import MAX_MESSAGES
+from gateway.realtime.held import held_bytes
 from gateway.realtime.items import Item, new_id
-from gateway.realtime.room import Share
+from gateway.realtime.room import Share, no_room
 
 MAX_ITEMS = MAX_MESSAGES
-MAX_CHARACTERS = 1 << 20  # of all items together
+MAX_BYTES = 4 << 20  # of memory, of all items together
 
 
 class Conversation:
@@ -25,7 +26,7 @@ class Conversation:
         self.id = f"conv_{uuid.uuid4().hex[:24]}"
         self._share = share
         self._items: dict[str, Item] = {}  # in order
-        self._num_characters = 0
+        self._num_bytes = 0  # of memory
 
     @property
     def items(self) -> tuple[Item, ...]:
@@ -77,26 +78,23 @@ class Conversation:
         item = self._items.pop(item_id, None)
         if item is None:
             raise _unknown(item_id, field)
-        self._num_characters -= item.num_characters
-        self._share.take(-item.num_characters)
+        size = held_bytes(item)
+        self._num_bytes -= size
+        self._share.take(-size)
 
     def _take_room(self, item: Item) -> None:
-        size = item.num_characters
-        if len(self._items) >= MAX_ITEMS or self._num_characters + size > MAX_CHARACTERS:
-            raise BadRequest(
-                f"The conversation has {len(self._items)} items and {self._num_characters} characters, of at most "
-                f"{MAX_ITEMS} and {MAX_CHARACTERS}: delete some with `conversation.item.delete`",
-                param="item",
-                code="conversation_full",
+        size = held_bytes(item)
+        if len(self._items) >= MAX_ITEMS:
+            raise _full(f"The conversation has {len(self._items)} items, of at most {MAX_ITEMS}: delete some")
+        if self._num_bytes + size > MAX_BYTES:
+            raise _full(
+                f"The conversation takes {self._num_bytes} bytes of memory, of at most {MAX_BYTES}, and the item would "
+                f"take {size}: shorten it, or delete some"
             )
         if not self._share.take(size):
-            raise BadRequest(
-                "All conversations of your sockets together hold as many characters as they may: delete items with "
-                "`conversation.item.delete`, or close sockets",
-                param="item",
-                code="conversation_full",
-            )
-        self._num_characters += size
+            fix = "close some, or delete items with `conversation.item.delete`"
+            raise no_room(fix, param="item", code="conversation_full")
+        self._num_bytes += size
 
     def _insert(self, item_id: str, item: Item, after: str) -> str | None:
         ids = list(self._items)
@@ -105,6 +103,10 @@ class Conversation:
         self._items[item_id] = item
         self._items |= behind
         return ids[place - 1] if place else None
+
+
+def _full(message: str) -> BadRequest:
+    return BadRequest(f"{message} with `conversation.item.delete`", param="item", code="conversation_full")
 
 
 def _unknown(item_id: str, field: str) -> BadRequest:

@@ -13,7 +13,6 @@ from gateway.realtime.naming import under
 
 ItemId = Annotated[str, Meta(min_length=1, max_length=64)]
 Status = Literal["completed", "incomplete", "in_progress"]
-PART_CHARACTERS = 64  # that a part of a message counts beside its text
 _KINDS = ("message", "function_call", "function_call_output")
 
 
@@ -57,11 +56,6 @@ class MessageItem(_Item, tag="message", frozen=True):
         """The content as one text."""
         return self.content if isinstance(self.content, str) else "\n".join(part.text for part in self.content)
 
-    @property
-    def num_characters(self) -> int:
-        """How long the item is; a part counts for the memory that it takes even where its text is empty."""
-        return len(self.text) + (0 if isinstance(self.content, str) else PART_CHARACTERS * len(self.content))
-
 
 class CallItem(_Item, tag="function_call", frozen=True):
     """The model called a function; `arguments` is what it wrote, JSON or not."""
@@ -70,22 +64,12 @@ class CallItem(_Item, tag="function_call", frozen=True):
     arguments: str
     call_id: ItemId | None = None
 
-    @property
-    def num_characters(self) -> int:
-        """How long the item is."""
-        return len(self.name) + len(self.arguments)
-
 
 class CallOutputItem(_Item, tag="function_call_output", frozen=True):
     """What a called function gave."""
 
     call_id: ItemId
     output: str
-
-    @property
-    def num_characters(self) -> int:
-        """How long the item is."""
-        return len(self.output)
 
 
 Item = MessageItem | CallItem | CallOutputItem

@@ -9,9 +9,11 @@ import msgspec
 from gateway.api.errors import BadRequest
 from gateway.realtime.asking import ask
 from gateway.realtime.conversation import Conversation
-from gateway.realtime.room import Share
+from gateway.realtime.held import held_bytes
+from gateway.realtime.room import Share, no_room
 
 MAX_BYTES = 256 << 10  # of a session, as JSON
+MAX_HELD = 4 << 20  # bytes of memory of one: many small values take many times what they are as JSON
 
 _OF_A_RESPONSE = ("input", "messages", "conversation", "metadata")
 
@@ -55,11 +57,12 @@ class Session:
         }
         fields = {name: value for name, value in (self._fields | wanted).items() if value is not None}
         ask({"model": "any"} | fields | {"input": "any"}, Conversation(self._share), root="session")
-        size = len(msgspec.json.encode(fields))
-        if size > MAX_BYTES:
-            raise BadRequest(f"The session is over {MAX_BYTES >> 10} KiB: shorten it", param="session")
+        if len(msgspec.json.encode(fields)) > MAX_BYTES:
+            raise _full(f"The session is over {MAX_BYTES >> 10} KiB of JSON: shorten it")
+        if (size := held_bytes(fields)) > MAX_HELD:
+            raise _full(f"The session would take {size} bytes of memory, of at most {MAX_HELD}: give it fewer values")
         if not self._share.take(size - self._size):
-            raise BadRequest("Your sockets together hold as much as they may: close some", param="session")
+            raise no_room("close some", param="session", code="session_full")
         self._fields, self._size = fields, size
 
     def fields_of(self, response: Mapping[str, Any]) -> dict[str, Any]:
@@ -80,3 +83,7 @@ class Session:
             "max_output_tokens": "inf",
         }
         return defaults | self._fields
+
+
+def _full(message: str) -> BadRequest:
+    return BadRequest(message, param="session", code="session_full")

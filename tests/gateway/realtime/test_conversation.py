@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from gateway.api.errors import BadRequest
 from gateway.realtime import conversation as module
 from gateway.realtime.conversation import Conversation
+from gateway.realtime.held import held_bytes
 from gateway.realtime.items import Item, MessageItem, read_item
 from gateway.realtime.room import Room
 from gateway.realtime.session import MAX_BYTES, Session
@@ -26,6 +27,12 @@ def empty() -> Conversation:
 def message(text: str, name: str | None = None) -> Item:
     """Return a user's message."""
     return MessageItem(role="user", content=text, id=name)
+
+
+def fill(conversation: Conversation, item: Item) -> None:
+    """Add an item over and over, as often as a conversation has items. Raises BadRequest where there is no room."""
+    for _ in range(module.MAX_ITEMS):
+        conversation.add(item)
 
 
 def names(conversation: Conversation) -> list[str | None]:
@@ -63,13 +70,13 @@ def test_wrong_places_change_nothing() -> None:
 
 
 def test_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Items and characters are bounded; what is deleted makes room."""
+    """Items and their memory are bounded; what is deleted makes room."""
     monkeypatch.setattr(module, "MAX_ITEMS", 3)
-    monkeypatch.setattr(module, "MAX_CHARACTERS", 10)
+    monkeypatch.setattr(module, "MAX_BYTES", held_bytes(message("12345", "a")) * 2 + held_bytes(message("", "a")))
     conversation = empty()
     conversation.add(message("12345", "a"))
-    with pytest.raises(BadRequest) as caught:
-        conversation.add(message("123456", "b"))
+    with pytest.raises(BadRequest, match=f"of at most {module.MAX_BYTES}") as caught:
+        conversation.add(message("1" * module.MAX_BYTES, "b"))
     assert caught.value.error_code == "conversation_full"
     conversation.add(message("12345", "b"))
     conversation.remove("a", field="item_id")
@@ -81,22 +88,23 @@ def test_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_empty_parts_take_room() -> None:
     """A message of very many parts without a text can't take memory that nobody counts."""
-    parts = [{"type": "input_text", "text": ""}] * 20_000
+    parts = [{"type": "input_text", "text": ""}] * 1000
     conversation = empty()
-    conversation.add(read_item({"role": "user", "content": parts[:1000]}, "item"))
+    item = read_item({"role": "user", "content": parts}, "item")
     with pytest.raises(BadRequest) as caught:
-        conversation.add(read_item({"role": "user", "content": parts}, "item"))
+        fill(conversation, item)
     assert caught.value.error_code == "conversation_full"
 
 
 def test_room_of_a_process_and_of_a_tenant() -> None:
     """Sockets of one tenant share a bound, all of them another; what is deleted or left goes back."""
-    room = Room(process=30, tenant=20)
+    bare = held_bytes(message("", "1"))
+    room = Room(process=30 + 3 * bare, tenant=20 + 2 * bare)
     one, two = Conversation(room.share("a")), Conversation(share := room.share("a"))
     other = Conversation(room.share("b"))
     one.add(message("x" * 12, "1"))
     two.add(message("x" * 8, "2"))
-    for conversation, size in ((one, 1), (two, 1), (other, 11)):
+    for conversation, size in ((one, 1), (two, 1), (other, 11 + bare)):
         with pytest.raises(BadRequest) as caught:
             conversation.add(message("x" * size, "3"))
         assert caught.value.error_code == "conversation_full"
@@ -104,12 +112,12 @@ def test_room_of_a_process_and_of_a_tenant() -> None:
     one.remove("1", field="item_id")
     two.add(message("x" * 12, "4"))
     share.close()
-    one.add(message("x" * 20, "5"))
+    one.add(message("x" * (20 + bare), "5"))
 
 
 def test_a_session_takes_room_too() -> None:
     """What it is set to counts by what it is now, not by all that it has been."""
-    room = Room(tenant=400)
+    room = Room(tenant=900)
     session = Session("tiny", room.share("a"))
     for _ in range(5):
         session.update({"instructions": "x" * 300})
