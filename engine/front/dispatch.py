@@ -17,7 +17,6 @@ from tokenizers import Tokenizer
 
 from engine import ipc
 from engine.front.connection import Connection, Stream
-from engine.front.detokenize import StopStrings, TextStream
 from engine.front.grammars import GrammarJudge, check_grammar, grammar_of
 from engine.front.live_request import (
     InvalidSubmitError,
@@ -25,12 +24,11 @@ from engine.front.live_request import (
     check_submit,
     identity_of,
     num_generated,
-    num_outputs,
     submit_frame,
 )
+from engine.front.making import outputs_of
 from engine.front.meter import IdentityTooLongError, Meter
-from engine.front.outputs import Embedding, Outputs, SeveralOutputs
-from engine.front.ranking import Beams, SampledBest
+from engine.front.refusals import refused
 from engine.front.table import Counters
 from engine.model.folder import ModelFolder
 from engine.protocol import pb
@@ -38,16 +36,6 @@ from engine.request import FinishReason, RefusalCode
 
 MAX_OUTPUTS = 16384  # outputs of all requests that this worker holds, queued ones included
 MAX_TENANT_OUTPUTS = MAX_OUTPUTS // 2  # of them, those of one tenant: whatever its policy says, others get in
-
-REFUSAL = {
-    RefusalCode.INVALID: pb.REFUSAL_CODE_INVALID,
-    RefusalCode.CONTEXT_TOO_LONG: pb.REFUSAL_CODE_CONTEXT_TOO_LONG,
-    RefusalCode.KV_LIMIT: pb.REFUSAL_CODE_KV_LIMIT,
-    RefusalCode.QUEUE_FULL: pb.REFUSAL_CODE_QUEUE_FULL,
-    RefusalCode.NO_POLICY: pb.REFUSAL_CODE_NO_POLICY,
-    RefusalCode.DRAINING: pb.REFUSAL_CODE_DRAINING,
-    RefusalCode.UNAVAILABLE: pb.REFUSAL_CODE_UNAVAILABLE,
-}
 
 log = structlog.get_logger(part="requests")
 
@@ -131,7 +119,7 @@ class Dispatcher:
                 continue
             touched[output.handle] = request
             if output.refusal_code:
-                self._refuse(request, _refused(RefusalCode(output.refusal_code), output.message, output.field))
+                self._refuse(request, refused(RefusalCode(output.refusal_code), output.message, output.field))
             elif self._take(request, output):
                 stopped.setdefault(output.index if request.outputs.num_outputs > 1 else -1, []).append(request.handle)
         for request in touched.values():
@@ -150,45 +138,45 @@ class Dispatcher:
 
     def _refusal(self, submit: pb.Submit) -> pb.Refused | None:
         if self.draining:
-            return _refused(RefusalCode.DRAINING, "this worker is draining: send the request to another one")
+            return refused(RefusalCode.DRAINING, "this worker is draining: send the request to another one")
         if self.unavailable or self._folder is None:
-            return _refused(RefusalCode.UNAVAILABLE, f"{self.unavailable or 'the model is loading'}: try again soon")
+            return refused(RefusalCode.UNAVAILABLE, f"{self.unavailable or 'the model is loading'}: try again soon")
         if self._meter.failure:
-            return _refused(RefusalCode.UNAVAILABLE, "this worker cannot store usage: its disk refuses to be written")
+            return refused(RefusalCode.UNAVAILABLE, "this worker cannot store usage: its disk refuses to be written")
         try:
             check_submit(submit, self._folder.vocab_size)
             check_grammar(submit)
         except InvalidSubmitError as error:
-            return _refused(RefusalCode.INVALID, str(error), error.field)
+            return refused(RefusalCode.INVALID, str(error), error.field)
         if not self.embedding_size and (field := _needs_hidden(submit)):
-            return _refused(RefusalCode.INVALID, f"this model cannot serve {field}: leave it out", field)
+            return refused(RefusalCode.INVALID, f"this model cannot serve {field}: leave it out", field)
         num_asked = num_generated(submit)
         if self._num_outputs[submit.tenant] + num_asked > MAX_TENANT_OUTPUTS:
             message = f"the tenant's requests on this worker may have {MAX_TENANT_OUTPUTS} outputs: try again soon"
-            return _refused(RefusalCode.QUEUE_FULL, message)
+            return refused(RefusalCode.QUEUE_FULL, message)
         if self._num_outputs.total() + num_asked > MAX_OUTPUTS:
-            return _refused(RefusalCode.UNAVAILABLE, "this worker holds as many outputs as it can: try again soon")
+            return refused(RefusalCode.UNAVAILABLE, "this worker holds as many outputs as it can: try again soon")
         if submit.request_id in self._request_ids:
-            return _refused(RefusalCode.INVALID, "request_id is that of a running request: use a new one", "request_id")
+            return refused(RefusalCode.INVALID, "request_id is that of a running request: use a new one", "request_id")
         return None
 
     def _begin(self, connection: Connection, submit: pb.Submit) -> pb.Refused | None:
-        assert self._folder is not None
+        assert self._folder is not None and self._tokenizer is not None
         counters = Counters(started_at=time.time())
         try:
             metered = self._meter.begin(identity_of(submit, self._folder.name, self._worker_id), counters)
         except IdentityTooLongError as error:
-            return _refused(RefusalCode.INVALID, str(error), "request_id")
+            return refused(RefusalCode.INVALID, str(error), "request_id")
         except OSError as error:
             log.error("counters_cannot_grow", error=str(error))
-            return _refused(RefusalCode.UNAVAILABLE, "this worker cannot meter more requests: its disk is full")
+            return refused(RefusalCode.UNAVAILABLE, "this worker cannot meter more requests: its disk is full")
         stream = Stream(connection, submit.stream)
         request = LiveRequest(
             handle=self._next_handle,
             stream=stream,
             metered=metered,
             counters=counters,
-            outputs=self._outputs(stream, submit),
+            outputs=outputs_of(stream, submit, self._folder, self._tokenizer),
             prompt_tokens=len(submit.token_ids),
         )
         self._next_handle += 1
@@ -215,24 +203,6 @@ class Dispatcher:
             self._send(submit_frame(request.handle, submit))
         else:
             self._refuse(request, refused)
-
-    def _outputs(self, stream: Stream, submit: pb.Submit) -> Outputs:
-        assert self._folder is not None and self._tokenizer is not None
-        sampling, count = submit.sampling, num_generated(submit)
-        end_tokens = frozenset(sampling.stop_token_ids)
-        if not sampling.ignore_eos:
-            end_tokens = end_tokens.union(self._folder.eos_token_ids)
-        stops = StopStrings(sampling.stop)
-        shown = frozenset(sampling.shown_token_ids)
-        texts = [TextStream(self._tokenizer, stops, end_tokens, sampling.min_tokens, shown=shown) for _ in range(count)]
-        if submit.embed:
-            return Embedding(stream, texts)
-        scored = sampling.HasField("logprobs")
-        if submit.HasField("beam_search"):
-            return Beams(stream, texts, count, scored=scored)
-        if count > num_outputs(submit):
-            return SampledBest(stream, texts, num_outputs(submit), scored=scored)
-        return (SeveralOutputs if count > 1 else Outputs)(stream, texts, scored=scored)
 
     def _take(self, request: LiveRequest, output: ipc.Output) -> bool:
         """Apply one output. Return True when a stop string ended it while the core still runs it."""
@@ -307,7 +277,3 @@ def _needs_hidden(submit: pb.Submit) -> str:
     if submit.embed:
         return "embed"
     return "prompt_logprobs" if submit.sampling.HasField("prompt_logprobs") else ""
-
-
-def _refused(code: RefusalCode, message: str, field: str = "") -> pb.Refused:
-    return pb.Refused(code=REFUSAL[code], message=message, field=field)

@@ -15,7 +15,8 @@ from starlette.types import Receive, Scope, Send
 from gateway.api.catalogue import codes_of, when
 from gateway.api.decode import Off
 from gateway.api.errors import ApiError
-from gateway.api.operations import OPERATIONS, Operation, Parameter
+from gateway.api.operation import Operation, Parameter
+from gateway.api.operations import OPERATIONS
 
 Json = dict[str, Any]
 
