@@ -21,6 +21,8 @@ from django.core.asgi import get_asgi_application
 from django.core.exceptions import ImproperlyConfigured
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from gateway.api.unserved import lacks_prefix, refuse_path, refuse_socket
+
 BESIDE_DJANGO = ("/v1/", "/static/")
 BESIDE_TOO = ("/v1", "/healthz", "/readyz", "/tokenize", "/detokenize")
 
@@ -46,23 +48,22 @@ class RequestIds:
 
 
 class Split:
-    """Send each path to Django or to the application beside it."""
+    """Send each path to Django or to the application beside it; who forgot the API's prefix is told so."""
 
-    def __init__(self, beside: ASGIApp, django: Any) -> None:
+    def __init__(self, beside: ASGIApp, django: Any, base_url: str) -> None:
         self._beside = beside
         self._django = django
+        self._base_url = base_url
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request."""
         path: str = scope["path"]
-        beside = path.startswith(BESIDE_DJANGO) or path in BESIDE_TOO
-        await (self._beside if beside else self._django)(scope, receive, send)
-
-
-async def refuse_socket(_scope: Scope, receive: Receive, send: Send) -> None:
-    """Refuse a websocket on a path that has none."""
-    await receive()
-    await send({"type": "websocket.close"})
+        if path.startswith(BESIDE_DJANGO) or path in BESIDE_TOO:
+            await self._beside(scope, receive, send)
+        elif lacks_prefix(scope):
+            await refuse_path(scope, send, self._base_url)
+        else:
+            await self._django(scope, receive, send)
 
 
 def build() -> ASGIApp:
@@ -89,7 +90,8 @@ def build() -> ASGIApp:
             re_path("", cast(Any, refuse_socket)),  # channels routes ASGI applications, Django's types say views
         ]
     )
-    routes = {"http": RequestIds(Split(api, BodyLimit(cast(ASGIApp, django)))), "websocket": sockets, "lifespan": api}
+    split = Split(api, BodyLimit(cast(ASGIApp, django)), config().base_url)
+    routes = {"http": RequestIds(split), "websocket": sockets, "lifespan": api}
     return cast(ASGIApp, ProtocolTypeRouter(routes))
 
 

@@ -16,7 +16,6 @@ from starlette.staticfiles import StaticFiles
 from gateway.api.chat import chat_completions
 from gateway.api.completions import completions
 from gateway.api.embeddings import embeddings
-from gateway.api.errors import MethodNotAllowed, NotFound
 from gateway.api.exchange import Endpoint
 from gateway.api.models import list_models, retrieve_model
 from gateway.api.openapi import Document
@@ -30,6 +29,7 @@ from gateway.api.responses.endpoints import (
 )
 from gateway.api.sessions import changing, delete_session, list_sessions, retrieve_session
 from gateway.api.tokens import detokenize, tokenize
+from gateway.api.unserved import not_allowed, unknown
 from gateway.config import GatewayConfig
 from gateway.web import Web, running
 from gateway.workers.sessions import Action
@@ -115,9 +115,10 @@ async def _refuse(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     path = request.url.path
     if error.status_code == 405:
-        refusal: MethodNotAllowed | NotFound = MethodNotAllowed(f"{request.method} isn't allowed on {path[:200]}")
+        refusal = not_allowed(request.method, path)
     elif error.status_code == 404:
-        refusal = NotFound(f"Unknown path {request.method} {path[:200]}")
+        refusal = unknown(request.method, path)
     else:
         return JSONResponse({"detail": error.detail}, error.status_code, headers=error.headers)
-    return Response(refusal.json(), refusal.status, error.headers, "application/json")
+    headers = {name.decode(): value.decode() for name, value in refusal.headers}
+    return Response(refusal.json(), refusal.status, headers | dict(error.headers or {}), "application/json")

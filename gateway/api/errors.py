@@ -13,6 +13,7 @@ ApiError                    {"error": {message, type, param, code}} under `statu
 ├── BodyTooLarge        413
 ├── UnsupportedEncoding 415 the body is compressed
 ├── IdempotencyKeyReused 422 another request has the key
+├── UpgradeRequired     426 a plain request where a websocket is
 ├── RateLimited         429 rate_limit_exceeded, with the time to wait
 ├── InternalError       500 a defect of ours
 ├── WorkerFailed        502 the worker died under the request
@@ -208,6 +209,19 @@ class UnsupportedEncoding(ApiError):
     type = "invalid_request_error"
     code = "unsupported_encoding"
     fix = "Send it uncompressed, without `Content-Encoding`."
+
+
+class UpgradeRequired(ApiError):
+    """The path is a websocket's, and the request is none."""
+
+    status = 426
+    type = "invalid_request_error"
+    code = "upgrade_required"
+    fix = "Connect with a websocket; where one was meant, have the proxy in between pass `Upgrade` on."
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message)
+        self.headers += [(b"upgrade", b"websocket"), (b"connection", b"upgrade, close")]
 
 
 class RateLimited(ApiError):

@@ -55,10 +55,13 @@ def test_static_files(stack: Stack) -> None:
 
 
 def test_unknown_websocket_path(stack: Stack) -> None:
-    """A websocket on a path that has none is refused before the handshake."""
+    """A websocket on a path that has none is refused before the handshake, in OpenAI's shape and with a request id."""
     with pytest.raises(InvalidStatus) as caught:
         connect(f"ws://127.0.0.1:{stack.port}/v1/nothing", proxy=None, open_timeout=60)
-    assert caught.value.response.status_code == 403
+    response = caught.value.response
+    assert response.status_code == 404
+    assert "/v1/realtime" in json.loads(response.body)["error"]["message"]
+    assert response.headers["x-request-id"].startswith("req_")
 
 
 def test_log_lines_hold_no_texts(stack: Stack) -> None:
