@@ -22,6 +22,7 @@ from django.core.exceptions import ImproperlyConfigured
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from gateway.api.unserved import lacks_prefix, refuse_path, refuse_socket
+from gateway.origins import shared
 
 BESIDE_DJANGO = ("/v1/", "/static/")
 BESIDE_TOO = ("/v1", "/healthz", "/readyz", "/tokenize", "/detokenize")
@@ -90,7 +91,7 @@ def build() -> ASGIApp:
             re_path("", cast(Any, refuse_socket)),  # channels routes ASGI applications, Django's types say views
         ]
     )
-    split = Split(api, BodyLimit(cast(ASGIApp, django)), config().base_url)
+    split = Split(shared(api, config().cors_origins), BodyLimit(cast(ASGIApp, django)), config().base_url)
     routes = {"http": RequestIds(split), "websocket": sockets, "lifespan": api}
     return cast(ASGIApp, ProtocolTypeRouter(routes))
 

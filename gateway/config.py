@@ -1,6 +1,7 @@
 """Settings of the control plane's processes: read from the environment once, frozen, each with unit and default."""
 
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
@@ -8,6 +9,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 LEAST_BODY_BYTES = 64 << 20  # a tenant's quarter of them holds the largest body, also while others hold theirs
+
+_ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://[^/?#\s]+")  # as browsers write it: no path, not even a slash
 
 
 class ConfigError(Exception):
@@ -29,6 +32,7 @@ class GatewayConfig:
     engine_token: str = ""  # ENGINE_TOKEN: bearer token of worker calls and announcements
     engine_ca: str = ""  # ENGINE_TLS_CA: PEM file; set: workers are dialled with TLS
     allowed_hosts: tuple[str, ...] = ("127.0.0.1", "localhost", "[::1]")  # ALLOWED_HOSTS: comma separated
+    cors_origins: tuple[str, ...] = ()  # CORS_ORIGINS: whose pages may call /v1 from a browser, comma separated; *: any
     public_url: str = ""  # PUBLIC_URL: what users see; empty: http://127.0.0.1:PORT
     engine_state_dir: str = ""  # ENGINE_STATE_DIR: of a worker on this machine, for the training of its reuse predictor
     train_seconds: int = 60  # TRAIN_SECONDS: of a processor that this may take, once a day; 0: no training
@@ -61,6 +65,9 @@ class GatewayConfig:
                 raise ConfigError(f"{name.upper()}={getattr(config, name)}: at least 1")
         if config.body_bytes < LEAST_BODY_BYTES:
             raise ConfigError(f"BODY_BYTES={config.body_bytes}: at least {LEAST_BODY_BYTES}")
+        for origin in config.cors_origins:
+            if origin != "*" and not _ORIGIN.fullmatch(origin):
+                raise ConfigError(f"CORS_ORIGINS={origin}: origins such as https://app.example.com, or * for any")
         if not 0 <= config.train_seconds <= 3600:
             raise ConfigError(f"TRAIN_SECONDS={config.train_seconds}: from 1 to 3600, or 0 for no training")
         return config
