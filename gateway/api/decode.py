@@ -274,6 +274,9 @@ def _check_off(name: str, value: object, allowed: tuple[object, ...]) -> None:
 
 
 def _same(value: object, allowed: object) -> bool:
+    """Return whether both are the same; a member that is null is as good as left out."""
+    if isinstance(value, dict):
+        value = {name: member for name, member in value.items() if member is not None}
     return isinstance(value, bool) == isinstance(allowed, bool) and value == allowed
 
 

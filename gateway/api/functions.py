@@ -60,6 +60,7 @@ class CalledFunction(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
 
     name: str
     arguments: str
+    parsed_arguments: Any = None  # the SDKs' own reading of them, which they send back; nothing is made of it
 
 
 class ToolCall(msgspec.Struct, tag="function", tag_field="type", forbid_unknown_fields=True, frozen=True):
@@ -67,6 +68,12 @@ class ToolCall(msgspec.Struct, tag="function", tag_field="type", forbid_unknown_
 
     id: str
     function: CalledFunction
+    index: int | None = None  # where a stream had it: calls that are put together by hand keep it; without effect
+
+    def turn(self) -> dict[str, Any]:
+        """Return the call as a chat template takes it."""
+        function = {"name": self.function.name, "arguments": self.function.arguments}
+        return {"id": self.id, "type": "function", "function": function}
 
 
 ToolCalls = Annotated[list[ToolCall], Meta(max_length=MAX_CALLS)]

@@ -20,6 +20,7 @@ from gateway.api.sampling import MAX_OUTPUTS, Generating, TokenCount, TopCount
 from gateway.api.tools.checks import check_calls, check_tools
 
 MAX_MESSAGES = 2048  # a template walks them in Python, on the event loop
+MAX_PARTS = 2048  # of one message
 MAX_PROMPTS = 128
 MAX_CANDIDATES = 1024  # outputs that one request generates, over all its prompts
 
@@ -35,10 +36,13 @@ class TextPart(msgspec.Struct, tag="text", tag_field="type", forbid_unknown_fiel
 
 
 class Message(msgspec.Struct, forbid_unknown_fields=True):
-    """One message. The fields from `refusal` on are what an SDK sends back with an assistant's answer, when empty."""
+    """One message. The fields from `refusal` on are what an SDK sends back with an assistant's answer.
+
+    They are empty, but for `parsed`: the SDK's own reading of `content`, of which nothing is made.
+    """
 
     role: Literal["system", "developer", "user", "assistant", "tool"]
-    content: str | list[TextPart] | None = None
+    content: str | Annotated[list[TextPart], Meta(max_length=MAX_PARTS)] | None = None
     name: str | None = None
     tool_calls: ToolCalls | None = None  # of an assistant's message
     tool_call_id: str | None = None  # of a tool's: the call that it answers
@@ -46,6 +50,7 @@ class Message(msgspec.Struct, forbid_unknown_fields=True):
     audio: None = None
     function_call: None = None
     annotations: Nothing | None = None
+    parsed: Any = None
 
     def check(self, path: str) -> None:
         """Raise BadRequest where the message, which stands at `path`, isn't what its role asks for."""
@@ -61,11 +66,12 @@ class Message(msgspec.Struct, forbid_unknown_fields=True):
                 f"`{path}.tool_call_id` belongs to a message of the role `tool`: leave it out",
                 param=f"{path}.tool_call_id",
             )
-        if self.tool_calls and self.role != "assistant":
-            raise BadRequest(
-                f"`{path}.tool_calls` belongs to a message of the role `assistant`: leave it out",
-                param=f"{path}.tool_calls",
-            )
+        for field, given in (("tool_calls", bool(self.tool_calls)), ("parsed", self.parsed is not None)):
+            if given and self.role != "assistant":
+                raise BadRequest(
+                    f"`{path}.{field}` belongs to a message of the role `assistant`: leave it out",
+                    param=f"{path}.{field}",
+                )
 
     def turn(self) -> dict[str, Any]:
         """Return the message as a chat template takes it; `developer` is today's name of `system`."""
@@ -73,7 +79,7 @@ class Message(msgspec.Struct, forbid_unknown_fields=True):
         if self.name is not None:
             turn["name"] = self.name
         if self.tool_calls:
-            turn["tool_calls"] = msgspec.to_builtins(self.tool_calls)
+            turn["tool_calls"] = [call.turn() for call in self.tool_calls]
         if self.tool_call_id is not None:
             turn["tool_call_id"] = self.tool_call_id
         return turn

@@ -13,19 +13,26 @@ from gateway.realtime.naming import under
 
 ItemId = Annotated[str, Meta(min_length=1, max_length=64)]
 Status = Literal["completed", "incomplete", "in_progress"]
+MAX_PARTS = 2048  # of one message
 _KINDS = ("message", "function_call", "function_call_output")
 
 
 class InputText(msgspec.Struct, tag="input_text", tag_field="type", forbid_unknown_fields=True, frozen=True):
-    """A user's or system's text."""
+    """A user's or system's text. The fields from `audio` on are what an SDK sends back with it, when empty."""
 
     text: str
+    audio: None = None
+    transcript: None = None
+    image_url: None = None
+    detail: None = None
 
 
 class OutputText(msgspec.Struct, tag="output_text", tag_field="type", forbid_unknown_fields=True, frozen=True):
-    """An assistant's text."""
+    """An assistant's text. The fields from `audio` on as above."""
 
     text: str
+    audio: None = None
+    transcript: None = None
 
 
 class PlainText(msgspec.Struct, tag="text", tag_field="type", forbid_unknown_fields=True, frozen=True):
@@ -49,7 +56,7 @@ class MessageItem(_Item, tag="message", frozen=True):
     """One message. Its content may be a text or a list of parts, which are joined by line breaks."""
 
     role: Literal["system", "developer", "user", "assistant"]
-    content: str | list[InputText | OutputText | PlainText]
+    content: str | Annotated[list[InputText | OutputText | PlainText], Meta(max_length=MAX_PARTS)]
 
     @property
     def text(self) -> str:

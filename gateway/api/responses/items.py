@@ -18,6 +18,8 @@ from gateway.api.errors import BadRequest
 from gateway.api.formats import Name
 
 MAX_ITEMS = 2048  # of a whole context: a template walks them in Python, on the event loop
+MAX_PARTS = 2048  # of one item
+MAX_SCORES = 1 << 14  # log-probabilities of a text that is sent back
 _RESPONSE_ID = re.compile(r"resp_[0-9a-f]{32}")
 _ITEM_ID = re.compile(r"[a-z]+_([0-9a-f]{32})i?[0-9a-f]{3,4}")
 
@@ -32,21 +34,23 @@ class InputText(msgspec.Struct, tag="input_text", tag_field="type", forbid_unkno
     """A text that goes in."""
 
     text: str
+    prompt_cache_breakpoint: None = None
 
 
 class OutputText(msgspec.Struct, tag="output_text", tag_field="type", forbid_unknown_fields=True):
-    """A text that came out, as an SDK sends it back."""
+    """A text that came out, as an SDK sends it back. `logprobs` and `parsed` change nothing."""
 
     text: str
     annotations: Nothing | None = None
-    logprobs: list[dict[str, Any]] | None = None
+    logprobs: Annotated[list[dict[str, Any]], Meta(max_length=MAX_SCORES)] | None = None
+    parsed: Any = None  # the SDKs' own reading of `text`
 
 
 class Message(msgspec.Struct, forbid_unknown_fields=True):
     """A message, in the short form or as an item."""
 
     role: Literal["user", "assistant", "system", "developer"]
-    content: str | list[InputText | OutputText]
+    content: str | Annotated[list[InputText | OutputText], Meta(max_length=MAX_PARTS)]
     type: Literal["message"] = "message"
     id: Id | None = None
     status: ItemStatus | None = None
@@ -74,8 +78,11 @@ class Message(msgspec.Struct, forbid_unknown_fields=True):
         return head | {"role": self.role, "content": parts}
 
 
-class FunctionCall(msgspec.Struct, forbid_unknown_fields=True):
-    """A call of the model's. The fields from `namespace` on are what an SDK sends back with it, when empty."""
+class FunctionCall(msgspec.Struct, forbid_unknown_fields=True, rename={"is_async": "async"}):
+    """A call of the model's. The fields from `namespace` on are what an SDK sends back with it.
+
+    They are off, but for `parsed_arguments`: the SDKs' own reading of `arguments`, of which nothing is made.
+    """
 
     call_id: CallId
     name: Name
@@ -86,10 +93,14 @@ class FunctionCall(msgspec.Struct, forbid_unknown_fields=True):
     namespace: None = None
     caller: None = None
     created_by: None = None
-    parsed_arguments: Any = None  # the Python SDK's own reading of `arguments`, which it sends back
+    is_async: bool | None = None
+    async_: bool | None = None  # the name that it has in the Python SDK's `model_dump()`
+    parsed_arguments: Any = None
 
     def check(self) -> None:
-        """Do nothing: its types hold all rules."""
+        """Raise BadRequest for a call that isn't waited for."""
+        if self.is_async or self.async_:
+            raise BadRequest("`async` isn't supported other than false: leave it out", param="async")
 
     def item(self, item_id: str) -> Item:
         """Return it as it is kept."""
@@ -101,13 +112,14 @@ class FunctionCallOutput(msgspec.Struct, forbid_unknown_fields=True):
     """What came of a call. The fields from `namespace` on as above."""
 
     call_id: CallId
-    output: str | list[InputText]
+    output: str | Annotated[list[InputText], Meta(max_length=MAX_PARTS)]
     type: Literal["function_call_output"]
     id: Id | None = None
     status: ItemStatus | None = None
     namespace: None = None
     caller: None = None
     created_by: None = None
+    name: None = None
 
     def check(self) -> None:
         """Do nothing: its types hold all rules."""

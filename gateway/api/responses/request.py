@@ -53,13 +53,36 @@ class TextConfig(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
         return json_schema(None, field="text.format") if isinstance(self.format, JsonObjectFormat) else None
 
 
-class FunctionTool(msgspec.Struct, tag="function", tag_field="type", forbid_unknown_fields=True, frozen=True):
-    """A function that the model may call: the only kind of tool served."""
+class FunctionTool(
+    msgspec.Struct,
+    tag="function",
+    tag_field="type",
+    forbid_unknown_fields=True,
+    frozen=True,
+    rename={"is_async": "async"},
+):
+    """A function that the model may call: the only kind of tool served.
+
+    The fields from `allowed_callers` on are what an SDK sends back with a response's tools, when they are off.
+    """
 
     name: Name
     description: str | None = None
     parameters: dict[str, Any] | None = None
     strict: bool | None = None
+    allowed_callers: None = None
+    output_schema: None = None
+    defer_loading: bool | None = None
+    is_async: bool | None = None
+    async_: bool | None = None  # the name that it has in the Python SDK's `model_dump()`
+
+    def check(self, path: str) -> None:
+        """Raise BadRequest where the tool, which stands at `path`, is to be what isn't served."""
+        for name, given in (("async", self.is_async or self.async_), ("defer_loading", self.defer_loading)):
+            if given:
+                raise BadRequest(
+                    f"`{path}.{name}` isn't supported other than false: leave it out", param=f"{path}.{name}"
+                )
 
 
 class NamedTool(msgspec.Struct, tag="function", tag_field="type", forbid_unknown_fields=True, frozen=True):
@@ -153,6 +176,8 @@ class ResponseRequest(Sampling, forbid_unknown_fields=True, kw_only=True):
             )
 
     def _check_tools(self) -> None:
+        for index, tool in enumerate(self.tools or ()):
+            tool.check(f"tools[{index}]")
         try:
             check_tools(self.chat_tools, self.chat_choice)
         except BadRequest as error:  # of the chat surface, where a function is in a member of its own
@@ -181,7 +206,7 @@ def check_include(include: Sequence[str]) -> None:
 
 
 OFF: Off = {
-    "reasoning": ({}, {"effort": None}, {"summary": None}, {"effort": None, "summary": None}),
+    "reasoning": ({},),
     "conversation": (),
     "prompt": (),
     "moderation": (),
