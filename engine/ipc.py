@@ -170,7 +170,7 @@ class Output(msgspec.Struct, frozen=True, kw_only=True, array_like=True, omit_de
     finish_reason: str = ""  # a FinishReason ends the request
     refusal_code: str = ""  # a RefusalCode ends the request; message and field explain
     message: str = ""
-    field: str = ""
+    field: str = ""  # also with the reason `error`, where that is the request's own fault
     cached_tokens: int = 0  # with admission: prompt tokens that needed no prefill
     queue_seconds: float = 0.0  # with the first scheduled step
     kv_byte_seconds: float = 0.0  # device KV held so far: byte·seconds, cumulative, with every output

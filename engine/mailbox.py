@@ -403,7 +403,7 @@ def _output(output: RequestOutput) -> ipc.Output:
         finish_reason=output.finish_reason or "",
         refusal_code=refusal.code if refusal is not None else "",
         message=refusal.message if refusal is not None else output.message,
-        field=refusal.field if refusal is not None else "",
+        field=refusal.field if refusal is not None else output.field,
         queue_seconds=output.queue_seconds,
         kv_byte_seconds=output.kv_byte_seconds,
         num_preemptions=output.num_preemptions,

@@ -44,6 +44,7 @@ class Outputs:
         self.num_tokens = 0  # generated so far, by all
         self.num_open = len(texts)  # those that have not ended
         self.detail = ""  # why they ended, where the reason alone does not tell
+        self.field = ""  # of the request, where that is its own fault
         self._stream = stream
         self._scored = scored
         self._all = [LiveOutput(index, text) for index, text in enumerate(texts)]
@@ -86,20 +87,20 @@ class Outputs:
             self._end(output, FinishReason.STOP)
             return not news.finish_reason
         if news.finish_reason:
-            self.detail = news.message or self.detail
+            self.detail, self.field = news.message or self.detail, news.field or self.field
             self._end(output, FinishReason(news.finish_reason))
         return False
 
     def end(self, reason: FinishReason, detail: str) -> None:
         """End all that have not ended."""
-        self.detail = detail
+        self.detail, self.field = detail, ""
         for output in self._all:
             if output.reason is None:
                 self._end(output, reason)
 
     def spoil(self, detail: str) -> None:
         """Let the end of the request, which is still to leave, say that it went wrong: all outputs have ended."""
-        self.detail = detail
+        self.detail, self.field = detail, ""
         for output in self._all:
             output.reason = FinishReason.ERROR
 
@@ -124,7 +125,8 @@ class Outputs:
         self.num_open -= 1
 
     def _finished(self, usage: pb.Usage, text: str = "") -> pb.Finished:
-        return pb.Finished(reason=PB_REASON[self.reason], text=text, usage=usage, detail=self.detail)
+        reason = PB_REASON[self.reason]
+        return pb.Finished(reason=reason, text=text, usage=usage, detail=self.detail, field=self.field)
 
 
 class SeveralOutputs(Outputs):

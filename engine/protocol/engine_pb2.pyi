@@ -305,18 +305,20 @@ class PromptScores(_message.Message):
     def __init__(self, scores: _Optional[_Iterable[_Union[TokenScore, _Mapping]]] = ...) -> None: ...
 
 class Finished(_message.Message):
-    __slots__ = ("reason", "text", "usage", "detail", "embedding")
+    __slots__ = ("reason", "text", "usage", "detail", "embedding", "field")
     REASON_FIELD_NUMBER: _ClassVar[int]
     TEXT_FIELD_NUMBER: _ClassVar[int]
     USAGE_FIELD_NUMBER: _ClassVar[int]
     DETAIL_FIELD_NUMBER: _ClassVar[int]
     EMBEDDING_FIELD_NUMBER: _ClassVar[int]
+    FIELD_FIELD_NUMBER: _ClassVar[int]
     reason: FinishReason
     text: str
     usage: Usage
     detail: str
     embedding: _containers.RepeatedScalarFieldContainer[float]
-    def __init__(self, reason: _Optional[_Union[FinishReason, str]] = ..., text: _Optional[str] = ..., usage: _Optional[_Union[Usage, _Mapping]] = ..., detail: _Optional[str] = ..., embedding: _Optional[_Iterable[float]] = ...) -> None: ...
+    field: str
+    def __init__(self, reason: _Optional[_Union[FinishReason, str]] = ..., text: _Optional[str] = ..., usage: _Optional[_Union[Usage, _Mapping]] = ..., detail: _Optional[str] = ..., embedding: _Optional[_Iterable[float]] = ..., field: _Optional[str] = ...) -> None: ...
 
 class OutputFinished(_message.Message):
     __slots__ = ("reason", "text")

@@ -113,7 +113,7 @@ class Constraining:
             try:
                 forced = constraint.follow(sequence.tokens, sequence.num_prompt, _most_forced(sequence))
             except GrammarError as error:
-                self._roster.finish(sequence, FinishReason.ERROR, now, message=str(error))
+                self._fail(sequence, str(error), now)
             else:
                 self._commit.force(sequence, forced, now)
             left -= constraint.seconds
@@ -128,9 +128,13 @@ class Constraining:
             if sequence.state is State.ENDED:
                 continue
             if problem:
-                self._roster.finish(sequence, FinishReason.ERROR, now, message=problem)
+                self._fail(sequence, problem, now)
             else:
                 self._commit.force(sequence, forced, now)
+
+    def _fail(self, sequence: SequenceState, problem: str, now: float) -> None:
+        """End an output that cannot go on: its grammar is the request's, and so is the fault."""
+        self._roster.finish(sequence, FinishReason.ERROR, now, message=f"{problem}: make it simpler", field="grammar")
 
 
 def _most_forced(sequence: SequenceState) -> int:

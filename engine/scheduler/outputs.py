@@ -49,6 +49,7 @@ class RequestOutput(NamedTuple):
     finish_reason: FinishReason | None = None
     refusal: Refusal | None = None
     message: str = ""
+    field: str = ""  # with an error that is the request's own fault: where
     logprobs: tuple[float, ...] = ()  # natural; of the sampled tokens under the model's own distribution
     unseen_tokens: int = 0  # beam search: tokens generated that no output has shown
     score: float = 0.0  # beam search, with the end: what its outputs are ranked by

@@ -183,10 +183,12 @@ class Roster:
         logprobs: tuple[float, ...] = (),
         extras: OutputExtras | None = None,
         message: str = "",
+        field: str = "",
     ) -> None:
         """End a request that was taken, whatever its state, and report it with its last token.
 
-        A beam ends with its whole search, and with the best that was found.
+        A beam ends with its whole search, and with the best that was found. `field` is the one of the request whose
+        fault an error is; empty: it is not the request's own.
         """
         if sequence.beams is not None:
             self._finish_search(sequence.beams, reason, now, message)
@@ -199,7 +201,7 @@ class Roster:
         if not sequence.admitted:  # nor have its other outputs begun
             for index in range(1, sequence.request.n):
                 self._events.append(
-                    RequestOutput(sequence.id, output_index=index, finish_reason=reason, message=message)
+                    RequestOutput(sequence.id, output_index=index, finish_reason=reason, message=message, field=field)
                 )
         self._events.append(
             RequestOutput(
@@ -213,6 +215,7 @@ class Roster:
                 cached_tokens=0 if sequence.announced else sequence.cached_tokens,
                 finish_reason=reason,
                 message=message,
+                field=field,
                 logprobs=logprobs,
                 extras=extras,
             )

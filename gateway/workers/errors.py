@@ -1,7 +1,7 @@
 """Errors of the engine client.
 
 WorkerError
-├── Refused            the worker did not take the request; `code` and `field` say why
+├── Refused            the worker did not take the request, or ended it for its own fault; `code` and `field` say why
 ├── WorkerUnavailable  no connection to a worker, or too much is waiting to be sent
 ├── GenerationFailed   the request had been sent and its worker or stream failed
 ├── SlowConsumer       the reader left too much text unread
@@ -14,7 +14,10 @@ class WorkerError(Exception):
 
 
 class Refused(WorkerError):
-    """The worker's own refusal. `code` is a `RefusalCode` of the protocol."""
+    """The worker's own refusal. `code` is a `RefusalCode` of the protocol.
+
+    It may come after what was generated, where only that shows that a request asks for too much.
+    """
 
     def __init__(self, code: int, message: str, field: str) -> None:
         super().__init__(message)

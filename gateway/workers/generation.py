@@ -206,7 +206,7 @@ class Generation:
         """Return the next event; None when `seconds` pass without one, or after the end.
 
         Raises:
-            Refused: the worker did not take the request.
+            Refused: the worker did not take the request, or ended it for its own fault.
             GenerationFailed, SlowConsumer: it ended before its time.
             Exception: what was given to `fail`.
         """
@@ -297,7 +297,9 @@ class Generation:
         unread.is_ready = False
         return Delta(text, index) if reason is None else OutputFinished(reason, text, index)
 
-    def _end_of(self, finished: pb.Finished) -> Finished | GenerationFailed:
+    def _end_of(self, finished: pb.Finished) -> Finished | GenerationFailed | Refused:
+        if finished.field:
+            return Refused(pb.REFUSAL_CODE_INVALID, finished.detail, finished.field)
         if finished.reason not in _GOOD_ENDS:
             return GenerationFailed(finished.detail or "the worker cancelled the request")
         if len(self._unread) > 1 and len(self._ended) < len(self._unread):

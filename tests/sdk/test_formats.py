@@ -11,7 +11,9 @@ from openai import OpenAI
 from pydantic import BaseModel
 
 from tests.engine.tiny_model import make_tokenizer
-from tests.sdk.place import Place
+from tests.sdk.conftest import Dial
+from tests.sdk.faulty import Faulty
+from tests.sdk.place import Place, SdkTenant
 
 ASK: list[Any] = [{"role": "user", "content": "Tell me of a harbour, as JSON."}]
 SCHEMA = {
@@ -128,3 +130,37 @@ def test_what_cannot_be_kept_to_is_refused(ask: Any, options: dict[str, Any], pa
     with pytest.raises(openai.BadRequestError) as caught:
         ask(**options)
     assert (caught.value.param or "").startswith(param)
+
+
+COSTLY = "x{100}((a{1,50}){1,50}){20,50}z"  # no output gets beyond its twentieth a
+
+
+def test_an_expression_that_turns_out_too_costly(
+    dial: Dial, place: Place, home: SdkTenant, proxy: Faulty, name: str
+) -> None:
+    """It is a 400 that names the field, which no SDK sends again; what was generated is in the usage."""
+    client = dial(base_url=proxy.base_url("cut", 0, name), max_retries=2)
+    with pytest.raises(openai.BadRequestError) as caught:
+        client.chat.completions.create(
+            model=place.model, messages=ASK, max_tokens=400, extra_body={"regex": COSTLY}, temperature=0
+        )
+    assert caught.value.param == "regex"
+    assert "simpler" in caught.value.message
+    assert len(proxy.seen[name].requests) == 1
+    record = home.record(caught.value.response.headers["x-request-id"])
+    assert record["completion_tokens"] > 10
+    assert record["finish_reason"] == "error"
+
+
+def test_a_costly_expression_in_a_stream(client: OpenAI, place: Place) -> None:
+    """What has been sent stays sent, and the stream ends with an error of the same kind."""
+    own = {"regex": COSTLY.replace("x", "y")}
+    stream = client.chat.completions.create(
+        model=place.model, messages=ASK, max_tokens=400, extra_body=own, stream=True
+    )
+    texts = (chunk.choices[0].delta.content or "" for chunk in stream)
+    sent: list[str] = []
+    with pytest.raises(openai.APIError) as caught:
+        sent.extend(texts)
+    assert "".join(sent).startswith("y" * 50)
+    assert (caught.value.type, caught.value.param) == ("invalid_request_error", "regex")

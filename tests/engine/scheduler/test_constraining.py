@@ -233,7 +233,8 @@ def test_slow_output_that_cannot_go_on_ends_alone() -> None:
     slow = world.submit("minnow", 9, 40, grammar=alternating("slow3!"))
     run_late(world)
     assert world.finished[slow] is FinishReason.ERROR
-    assert world.outputs[slow][-1].message == "cannot be followed beyond 3 tokens"
+    end = world.outputs[slow][-1]
+    assert (end.message, end.field) == ("cannot be followed beyond 3 tokens: make it simpler", "grammar")
     world.assert_empty()
 
 
@@ -295,7 +296,8 @@ def test_output_that_cannot_go_on_ends_alone() -> None:
     world.run()
     for output in (request, (request, 1)):
         assert world.finished[output] is FinishReason.ERROR
-        assert world.outputs[output][-1].message == "cannot be followed beyond 3 tokens"
+        end = world.outputs[output][-1]
+        assert (end.message, end.field) == ("cannot be followed beyond 3 tokens: make it simpler", "grammar")
         assert len(world.tokens[output]) == 3
     world.assert_exact(other)
     assert world.finished[other] is FinishReason.LENGTH
