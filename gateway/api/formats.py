@@ -17,6 +17,7 @@ from msgspec import Meta
 
 from engine.protocol import pb
 from gateway.api.errors import BadRequest
+from gateway.api.schema_limits import check_schema
 
 MAX_GRAMMAR_CHARACTERS = 1 << 17  # of a schema, an expression or a grammar as the worker gets it
 MAX_CHOICES = 1024
@@ -120,7 +121,12 @@ class Formatted(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
 
 
 def json_schema(schema: Schema | None, *, field: str) -> Asked:
-    """Return what asks for JSON that `schema` describes; None: any object. Raises BadRequest where it is too long."""
+    """Return what asks for JSON that `schema` describes; None: any object.
+
+    Raises:
+        BadRequest: it is too long, or has what no output can be kept to exactly.
+    """
+    check_schema(schema, field)
     text = _ANY_OBJECT if schema is None else msgspec.json.encode(schema).decode()
     return _made(field, pb.Grammar.KIND_JSON_SCHEMA, text)
 

@@ -7,6 +7,7 @@ import msgspec
 
 from gateway.api.errors import BadRequest
 from gateway.api.functions import AllowedToolChoice, Function, FunctionTool, NamedTool, ToolCall, ToolChoice
+from gateway.api.schema_limits import check_schema
 
 MAX_DEPTH = 64  # of a schema, or of a call's arguments: templates walk them with recursion
 MAX_SCHEMA_BYTES = 1 << 16
@@ -110,6 +111,8 @@ def _check_function(function: Function, path: str) -> int:
         raise BadRequest(f"`{field}` is nested in more than {MAX_DEPTH} levels: make it flatter", param=field)
     if function.parameters.get("type", "object") != "object":
         raise BadRequest(f'`{field}` must be the schema of an object: set its `type` to "object"', param=field)
+    if function.strict:
+        check_schema(function.parameters, field)
     return size
 
 

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from gateway.api.functions import Function
+from gateway.api.schema_limits import without_altered
 
 # What may give an object more properties than its `properties` name.
 _MORE = {"additionalProperties", "patternProperties", "unevaluatedProperties", "allOf", "anyOf", "oneOf", "$ref"}
@@ -89,8 +90,10 @@ def _schema(function: Function, *, exact: bool) -> dict[str, Any]:
     else:
         schema = _closed({"type": "object", **function.parameters})
     # OpenAI takes any schema of a function that isn't strict, and promises nothing.
-    style = _STYLE if function.strict else _STYLE | {"lenient": True}
-    return schema | {"x-guidance": style}
+    if function.strict:
+        return schema | {"x-guidance": _STYLE}
+    kept: dict[str, Any] = without_altered(schema)
+    return kept | {"x-guidance": _STYLE | {"lenient": True}}
 
 
 def _closed(schema: dict[str, Any]) -> dict[str, Any]:
