@@ -87,9 +87,9 @@ class Exchange:
         """
         assert self.tenant_id, "a body is read from a caller who is known"
         self._unread = True
-        encoding = self._header(b"content-encoding", b"identity")
-        if encoding.strip().lower() != b"identity":
-            name = encoding[:40].decode("latin-1")
+        encodings = b",".join(value for name, value in self.scope["headers"] if name == b"content-encoding")
+        if any(encoding.strip().lower() not in (b"", b"identity") for encoding in encodings.split(b",")):
+            name = encodings[:40].decode("latin-1")
             raise UnsupportedEncoding(f"The body comes with Content-Encoding {name}: send it uncompressed")
         declared = self._declared() or 0
         if declared > MAX_BODY:

@@ -6,12 +6,14 @@ from gateway.api.auth import check_model
 from gateway.api.chat import authenticate
 from gateway.api.errors import ModelNotFound, Overloaded
 from gateway.api.exchange import Exchange
+from gateway.workers.registry import WorkerRegistry
+from tenants.contracts import KeyGrant
 
 
 async def list_models(exchange: Exchange) -> None:
     """List the models that the key may use."""
     grant = await authenticate(exchange, scope="models")
-    names = sorted(name for name in exchange.web.registry.names() if not grant.models or name in grant.models)
+    names = visible_names(exchange.web.registry, grant)
     await exchange.json({"object": "list", "data": [_card(exchange, name) for name in names]})
 
 
@@ -26,6 +28,11 @@ async def retrieve_model(exchange: Exchange) -> None:
     if name not in names:
         raise ModelNotFound(name)
     await exchange.json(_card(exchange, name))
+
+
+def visible_names(registry: WorkerRegistry, grant: KeyGrant) -> list[str]:
+    """Return the names of the models that a key may use, in order."""
+    return sorted(name for name in registry.names() if not grant.models or name in grant.models)
 
 
 def _card(exchange: Exchange, name: str) -> dict[str, Any]:

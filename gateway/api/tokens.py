@@ -13,14 +13,17 @@ from msgspec import Meta
 
 from gateway.api.chat import authenticate
 from gateway.api.decode import Off, Reader
-from gateway.api.errors import BadRequest
+from gateway.api.errors import BadRequest, Overloaded
 from gateway.api.exchange import Exchange
 from gateway.api.functions import Tools
+from gateway.api.models import visible_names
 from gateway.api.prompt_tokens import check_ids
 from gateway.api.running import chat_text, find_model
 from gateway.api.sampling import TokenId
 from gateway.api.schemas import MAX_MESSAGES, ChatRequest, Message
 from gateway.workers.model import Model
+from gateway.workers.registry import WorkerRegistry
+from tenants.contracts import KeyGrant
 
 MAX_CHARACTERS = 1 << 20  # of a text
 MAX_TOKENS = 1 << 19
@@ -36,7 +39,7 @@ TOKENIZE_OFF: Off = {
 class TokenizeRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     """`POST /tokenize`: either `prompt`, or `messages` with the `tools` that they may call."""
 
-    model: str
+    model: str | None = None  # the only one that the key may use
     prompt: str | None = None
     messages: Annotated[list[Message], Meta(min_length=1, max_length=MAX_MESSAGES)] | None = None
     tools: Tools | None = None
@@ -57,7 +60,7 @@ class TokenizeRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
 class DetokenizeRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     """`POST /detokenize`."""
 
-    model: str
+    model: str | None = None  # the only one that the key may use
     tokens: Annotated[list[TokenId], Meta(max_length=MAX_TOKENS)]
 
     def check(self) -> None:
@@ -89,7 +92,7 @@ async def tokenize(exchange: Exchange) -> None:
     counting = exchange.web.counting
     async with counting.call(grant) as permit:
         request = _TOKENIZE.read(await exchange.body())
-        model = find_model(exchange.web, grant, request.model)
+        model = _model(exchange, grant, request.model)
         exchange.noted["model"] = model.name
         with counting.turn(grant.tenant_id, _characters(request)):
             answer = await _tokens(request, model)
@@ -103,13 +106,32 @@ async def detokenize(exchange: Exchange) -> None:
     counting = exchange.web.counting
     async with counting.call(grant) as permit:
         request = _DETOKENIZE.read(await exchange.body())
-        model = find_model(exchange.web, grant, request.model)
+        model = _model(exchange, grant, request.model)
         exchange.noted["model"] = model.name
         check_ids(model, [request.tokens], field="tokens")
         with counting.turn(grant.tenant_id, len(request.tokens)):
             text = await model.decode(request.tokens)
         exchange.headers += permit.headers(time.monotonic())
         await exchange.json(Text(text))
+
+
+def only_name(registry: WorkerRegistry, grant: KeyGrant) -> str:
+    """Return the name of the only model that a key may use.
+
+    Raises:
+        BadRequest: there are several; it names them.
+        Overloaded: there is none, as while no worker is known.
+    """
+    names = visible_names(registry, grant)
+    if len(names) > 1:
+        raise BadRequest(f"`model` is missing: name one of {', '.join(names)}", param="model", code="missing_field")
+    if not names:
+        raise Overloaded("No engine worker with a model for this key is up. Try again in a moment.")
+    return names[0]
+
+
+def _model(exchange: Exchange, grant: KeyGrant, name: str | None) -> Model:
+    return find_model(exchange.web, grant, name if name is not None else only_name(exchange.web.registry, grant))
 
 
 async def _tokens(request: TokenizeRequest, model: Model) -> Tokens:
@@ -142,7 +164,7 @@ def _too_long(request: TokenizeRequest, characters: int) -> BadRequest:
 
 async def _rendered(request: TokenizeRequest, model: Model) -> str:
     assert request.messages is not None
-    chat = ChatRequest(model=request.model, messages=request.messages, tools=request.tools)
+    chat = ChatRequest(model=model.name, messages=request.messages, tools=request.tools)
     chat.check()
     return await chat_text(model, chat, ready=request.add_generation_prompt is not False)
 
