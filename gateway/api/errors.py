@@ -94,7 +94,9 @@ class BadRequest(ApiError):
         "response_not_found": "websocket: no such response is running",
         "response_cancel_not_active": "websocket: no response is running at all",
         "item_not_found": "websocket: the conversation has no such item",
-        "conversation_full": "websocket: the conversation has as many items or characters as one may",
+        "conversation_full": "websocket: the conversation has as many items as one may, or takes as much memory",
+        "session_full": "websocket: the session's defaults are larger than they may be",
+        "too_much_held": "websocket: the tenant's sockets hold as much as they may together",
         "binary_frame": "websocket: a frame that isn't text; the socket is closed",
     }
 
