@@ -379,7 +379,7 @@ def test_bad_grammar_is_refused(front: Front, run: Run) -> None:
             assert "regex" in event.refused.message
             assert client.counted() is None
         assert not front.sent
-        assert front.dispatcher.idle.is_set()
+        await asyncio.wait_for(front.dispatcher.idle.wait(), DEADLINE_SECONDS)
 
     run(story())
 

@@ -193,4 +193,4 @@ def test_unknown_path(stack: Stack) -> None:
     """There is a socket at one path alone."""
     with pytest.raises(InvalidStatus) as caught:
         connect(f"ws://127.0.0.1:{stack.port}/v1/elsewhere", proxy=None, open_timeout=SECONDS)
-    assert caught.value.response.status_code == 403
+    assert caught.value.response.status_code == 404

@@ -244,7 +244,7 @@ def test_a_large_response_is_not_stored(client: httpx.Client) -> None:
     unused = [{"type": "function", "name": f"f{number:02}", "description": "d" * 16_300} for number in range(32)]
     large = {"user": "u" * ((1 << 19) - 2), "tools": unused, "tool_choice": "none"}  # each as long as a field may be
     error = refused(client, 400, **large)
-    assert (error["code"], error["param"]) == ("response_too_large", "user")
+    assert (error["code"], error["param"]) == ("response_too_large", "tools")
     assert create(client, **large, store=False)["store"] is False
 
 
