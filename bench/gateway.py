@@ -28,7 +28,7 @@ import jinja2
 
 from bench.http import Connection
 from bench.report import Row, show, write
-from bench.stub_stack import stub_stack
+from bench.stack import own_stack
 from engine.protocol import pb
 from gateway.workers.client import Dial, WorkerClient
 from tests.engine.tiny_model import CHAT_TEMPLATE, make_tokenizer
@@ -183,7 +183,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=8.0, help="of each rate")
     parser.add_argument("--clients", type=int, default=32, help="requests at once")
     arguments = parser.parse_args()
-    with stub_stack() as stack:
+    with own_stack("bench", engine="bench.stub_engine") as stack:
         rows = asyncio.run(run(stack, arguments.clients, arguments.seconds))
     show("The gateway before a worker without a model", rows, beside="gRPC")
     write("gateway", rows)

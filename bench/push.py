@@ -10,23 +10,18 @@ then under load, and what the changes cost the clients; every figure goes to ben
 
 import argparse
 import asyncio
-import os
 import random
 import statistics
-import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import httpx
-import structlog
 
-from bench.report import Row, machine, show, write
-from tests.engine.tiny_model import make_tiny_model
-from tests.gateway.wire.stack import Stack, TenantInTest, running_stack
-from tests.services import ENVIRONMENT, Services
+from bench.report import Row, show, write
+from bench.stack import own_stack
+from tests.gateway.wire.stack import Stack, TenantInTest
 
 MODELS = ("left", "right")
 OPERATORS = 4
@@ -133,20 +128,8 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=15.0, help="under load; half of it without")
     parser.add_argument("--tenants", type=int, default=200)
     arguments = parser.parse_args()
-    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(30))
-    for name, value in ENVIRONMENT.items():
-        os.environ.setdefault(name, value)
-    print(machine())
-    services = Services()
-    try:
-        services.wait_ready()
-        with tempfile.TemporaryDirectory(prefix="tollgate-bench-") as name:
-            folder = Path(name)
-            model = make_tiny_model(folder / "model")
-            with running_stack(folder, dict.fromkeys(MODELS, model)) as stack:
-                rows = asyncio.run(run(stack, arguments.seconds, arguments.tenants))
-    finally:
-        services.stop()
+    with own_stack(*MODELS) as stack:
+        rows = asyncio.run(run(stack, arguments.seconds, arguments.tenants))
     show("A change of limits, in force on two workers", rows)
     write("push", rows)
 

@@ -22,7 +22,7 @@ from websockets.asyncio.client import ClientConnection, connect
 
 from bench.gateway import resident_bytes
 from bench.report import Row, show, write
-from bench.stub_stack import stub_stack
+from bench.stack import own_stack
 from tests.gateway.wire.stack import Stack
 
 AT_ONCE = 100  # handshakes, and responses, under way
@@ -162,7 +162,7 @@ def main() -> None:
     arguments = parser.parse_args()
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
-    with stub_stack() as stack:
+    with own_stack("bench", engine="bench.stub_engine") as stack:
         rows = asyncio.run(run(stack, arguments.sockets))
     show("Websockets", rows, beside="alone")
     write("websockets", rows)

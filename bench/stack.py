@@ -1,4 +1,4 @@
-"""The product before a worker that computes nothing, for benches of the gateway."""
+"""The product without its embedded parts, for benches of the gateway and of the controller."""
 
 import os
 import tempfile
@@ -17,8 +17,11 @@ _WARNING = 30  # what is logged at least
 
 
 @contextmanager
-def stub_stack() -> Iterator[Stack]:
-    """Say what machine this is, and run Postgres, Redis, web, controller and `bench.stub_engine`: the model `bench`."""
+def own_stack(*models: str, engine: str = "engine") -> Iterator[Stack]:
+    """Say what machine this is, and run Postgres, Redis, web, controller, and a worker with a tiny model for each name.
+
+    `engine`: the module that is a worker's process; `bench.stub_engine` computes nothing.
+    """
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(_WARNING))
     for name, value in ENVIRONMENT.items():
         os.environ.setdefault(name, value)
@@ -29,7 +32,7 @@ def stub_stack() -> Iterator[Stack]:
         with tempfile.TemporaryDirectory(prefix="tollgate-bench-") as name:
             folder = Path(name)
             model = make_tiny_model(folder / "model")
-            with running_stack(folder, {"bench": model}, engine="bench.stub_engine") as stack:
+            with running_stack(folder, dict.fromkeys(models, model), engine) as stack:
                 yield stack
     finally:
         services.stop()
